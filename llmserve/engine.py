@@ -1,0 +1,95 @@
+"""The real engine: one call for decodes, whole prompts and chunks, timed."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from .costmodel import SimulatedEngine
+from .kv import CatCache, SlotCache
+from .loop import serve
+from .models.gpt2 import GPT2
+from .policies import Continuous
+from .pool import SlotPool
+from .request import Chunk, Request, StepResult
+
+
+class Engine:
+    """A model and a cache. `loop_seconds` is what the loop's own Python costs a step."""
+
+    def __init__(self, model: GPT2, cache: SlotCache | CatCache, loop_seconds: float = 0.0) -> None:
+        self.model, self.cache, self.loop_seconds = model, cache, loop_seconds
+        self.vocab_size = model.config.vocab_size
+        self.eos_token_id = model.config.eos_token_id
+        self.max_model_len = cache.max_model_len
+        self.max_num_seqs = cache.num_slots
+
+    def new_pool(self) -> SlotPool:
+        return SlotPool(self.cache.num_slots, self.cache.max_model_len)
+
+    def step(self, chunks: list[Chunk]) -> StepResult:
+        """Compute the chunks together. Token ids are parallel to them, None where none is due.
+
+        Greedy: the best logit, the lowest id among equals. RuntimeError if a logit is not a number.
+        """
+        self._synchronise()
+        wall, cpu = time.perf_counter(), time.process_time()
+        token_ids = self._compute(chunks)
+        self._synchronise()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        return StepResult(token_ids, wall + self.loop_seconds, cpu / (wall * torch.get_num_threads()))
+
+    def logits(self, chunks: list[Chunk]) -> list[torch.Tensor | None]:
+        """The step's logits (vocab_size,), parallel to the chunks; None where no token is due."""
+        order = _compute_order(chunks)
+        rows = iter(self._forward([chunks[i] for i in order]))
+        found = {i: next(rows) for i in order if chunks[i].needs_token}
+        return [found.get(i) for i in range(len(chunks))]
+
+    def _compute(self, chunks: list[Chunk]) -> list[int | None]:
+        order = _compute_order(chunks)
+        logits = self._forward([chunks[i] for i in order])
+        best = logits.argmax(dim=-1)  # the first of equals; a NaN counts as the greatest
+        if logits.gather(1, best[:, None]).isnan().any():
+            raise RuntimeError("a logit is not a number: the weights or the cache hold NaN or infinity")
+        token_ids = iter(best.tolist())
+        found = {i: next(token_ids) for i in order if chunks[i].needs_token}
+        return [found.get(i) for i in range(len(chunks))]
+
+    @torch.inference_mode()
+    def _forward(self, chunks: list[Chunk]) -> torch.Tensor:
+        tokens, positions, head_rows = [], [], []
+        for chunk in chunks:
+            end = chunk.start + chunk.num_tokens
+            tokens += chunk.sequence.token_ids[chunk.start : end]
+            positions += range(chunk.start, end)
+            if chunk.needs_token:
+                head_rows.append(len(tokens) - 1)
+        tokens, positions = self._tensor(tokens), self._tensor(positions)
+        attend = self.cache.begin_step(chunks, positions)
+        rows = None if len(head_rows) == len(tokens) else self._tensor(head_rows)
+        return self.model(tokens, positions, attend, rows)
+
+    def _tensor(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self.model.device)
+
+    def _synchronise(self) -> None:
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize()
+        elif self.model.device.type == "mps":
+            torch.mps.synchronize()
+
+
+def _compute_order(chunks: list[Chunk]) -> list[int]:
+    """Single tokens first, by place: then the cache's rows are views in memory order."""
+    return sorted(range(len(chunks)), key=lambda i: (chunks[i].num_tokens > 1, chunks[i].place))
+
+
+def measure_loop_seconds(max_num_seqs: int = 8, output_tokens: int = 200) -> float:
+    """Seconds of the loop's own Python in one step, from driving an engine that does nothing."""
+    engine = SimulatedEngine(max_num_seqs, output_tokens + 1)
+    requests = [Request(f"r{i}", (0,), output_tokens, ignore_eos=True) for i in range(max_num_seqs)]
+    start = time.perf_counter()
+    run = serve(requests, Continuous(max_num_seqs), engine, progress=lambda done, total: None)
+    return (time.perf_counter() - start) / len(run.log)

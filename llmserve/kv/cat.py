@@ -1,0 +1,64 @@
+"""One tensor a layer for the whole batch, grown by torch.cat: what most first engines do."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..models.gpt2 import Attend, Config
+from ..request import Chunk
+
+
+class CatCache:
+    """K and V as (batch, heads, tokens, head_dim) a layer. All sequences advance in lockstep.
+
+    A batch starts together, with prompts of equal length, and its members take the same number of
+    tokens in each step until all end together. Anything else is refused: the tensor has one length.
+    """
+
+    def __init__(self, config: Config, num_slots: int, max_model_len: int) -> None:
+        self.num_slots, self.max_model_len = num_slots, max_model_len
+        self.num_layers = config.num_layers
+        self.k: list[Tensor | None] = [None] * self.num_layers
+        self.v: list[Tensor | None] = [None] * self.num_layers
+        self.members: list[str] = []
+        self.length = 0
+
+    def begin_step(self, chunks: list[Chunk], positions: Tensor) -> Attend:
+        """Check that the step is lockstep; returns its attend(layer, q, k, v). ValueError otherwise."""
+        members = [chunk.sequence.id for chunk in chunks]
+        starts, counts = {chunk.start for chunk in chunks}, {chunk.num_tokens for chunk in chunks}
+        if starts == {0}:
+            self.k, self.v = [None] * self.num_layers, [None] * self.num_layers
+            self.members, self.length = members, 0
+        if members != self.members:
+            raise ValueError(
+                f"the cat cache holds a batch of {self.members} and was given {members}: "
+                "none can join or leave; use a SlotCache"
+            )
+        if starts != {self.length} or len(counts) > 1:
+            raise ValueError(
+                f"the cat cache serves batches in lockstep: after {self.length} tokens it was given starts "
+                f"{sorted(starts)} and counts {sorted(counts)}; use equal lengths, or a SlotCache"
+            )
+        batch, tokens = len(chunks), counts.pop()
+        self.length += tokens
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v = (x.unflatten(0, (batch, tokens)).transpose(1, 2) for x in (q, k, v))
+            if self.k[layer] is not None:  # a new tensor, and a copy of all that was there
+                k, v = torch.cat([self.k[layer], k], dim=2), torch.cat([self.v[layer], v], dim=2)
+            self.k[layer], self.v[layer] = k, v
+            causal = tokens > 1 and self.length == tokens
+            mask = None if causal or tokens == 1 else _later(tokens, self.length, q)
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+            return out.transpose(1, 2).flatten(0, 1)
+
+        return attend
+
+
+def _later(tokens: int, length: int, like: Tensor) -> Tensor:
+    """Additive mask (tokens, length) for the last `tokens` positions: none sees a later one."""
+    mask = torch.full((tokens, length), -torch.inf, dtype=like.dtype, device=like.device)
+    return mask.triu_(length - tokens + 1)

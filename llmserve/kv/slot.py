@@ -1,0 +1,137 @@
+"""Fixed slots: one preallocated tensor a layer for K and for V, written in place."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..models.gpt2 import Attend, Config
+from ..request import Chunk
+
+FORMS = ("batched", "loop")
+
+
+class SlotCache:
+    """K and V of `num_slots` sequences, `max_model_len` tokens each: (slots, heads, tokens, head_dim) a layer.
+
+    attention   "loop": one call a sequence (the post's engine);
+                "batched": all single-token rows in one masked call on views of the cache, prompts one by one
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        num_slots: int,
+        max_model_len: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        attention: str = "batched",
+    ) -> None:
+        if attention not in FORMS:
+            raise ValueError(f"attention={attention!r}: choose one of {', '.join(FORMS)}")
+        if not 1 <= max_model_len <= config.max_positions:
+            raise ValueError(
+                f"max_model_len={max_model_len}: the model knows positions for 1 to {config.max_positions} tokens"
+            )
+        self.num_slots, self.max_model_len, self.attention = num_slots, max_model_len, attention
+        shape = (config.num_layers, num_slots, config.num_heads, max_model_len, config.head_dim)
+        # Zeros, not empty: a masked row of a slot never used must not turn up a NaN.
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros(shape, dtype=dtype, device=device)
+
+    def begin_step(self, chunks: list[Chunk], positions: Tensor) -> Attend:
+        """Work out once what every layer of this step needs; returns its attend(layer, q, k, v).
+
+        The chunks' tokens lie one after the other in `positions` (T,), single-token chunks first
+        and in order of place.
+        """
+        write = _WritePlan(chunks, positions)
+        singles = [chunk for chunk in chunks if chunk.num_tokens == 1] if self.attention == "batched" else []
+        decodes = _DecodeGroup(singles, self.k) if singles else None
+        others = [_PromptChunk(chunk, self.k) for chunk in chunks[len(singles) :]]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.k[layer], self.v[layer]
+            write(keys, values, k, v)
+            outputs = [decodes(q, keys, values)] if decodes else []
+            at = len(singles)
+            for chunk in others:
+                outputs.append(chunk(q[at : at + chunk.num_tokens], keys, values))
+                at += chunk.num_tokens
+            return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+        return attend
+
+
+class _WritePlan:
+    """Where the step's K and V go. A zombie row's are in the cache already and stay as they are."""
+
+    def __init__(self, chunks: list[Chunk], positions: Tensor) -> None:
+        live = [not chunk.sequence.is_finished for chunk in chunks for _ in range(chunk.num_tokens)]
+        places = [chunk.place for chunk in chunks for _ in range(chunk.num_tokens)]
+        self.rows = (
+            None if all(live) else _index([row for row, is_live in enumerate(live) if is_live], positions)
+        )
+        self.places, self.positions = _index(places, positions), positions
+        if self.rows is not None:
+            self.places, self.positions = self.places[self.rows], positions[self.rows]
+
+    def __call__(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor) -> None:
+        if self.rows is not None:
+            k, v = k[self.rows], v[self.rows]
+        keys[self.places, :, self.positions] = k
+        values[self.places, :, self.positions] = v
+
+
+class _DecodeGroup:
+    """All single-token rows in one masked call over the slots from the first to the last of them."""
+
+    def __init__(self, chunks: list[Chunk], like: Tensor) -> None:
+        self.first, last = chunks[0].place, chunks[-1].place
+        lengths = [1] * (last - self.first + 1)  # a slot between them that does not take part reads 1 token
+        for chunk in chunks:
+            lengths[chunk.place - self.first] = chunk.start + 1
+        self.count, self.num_slots, self.longest = len(chunks), len(lengths), max(lengths)
+        self.slots = None
+        if self.num_slots != self.count:
+            self.slots = _index([chunk.place - self.first for chunk in chunks], like)
+        beyond = torch.arange(self.longest, device=like.device) >= _index(lengths, like)[:, None]
+        self.mask = torch.zeros_like(beyond, dtype=like.dtype).masked_fill_(beyond, -torch.inf)[:, None, None]
+
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        q = q[: self.count]
+        if self.slots is not None:
+            q = q.new_zeros(self.num_slots, *q.shape[1:]).index_copy_(0, self.slots, q)
+        slots = slice(self.first, self.first + self.num_slots)
+        keys, values = keys[slots, :, : self.longest], values[slots, :, : self.longest]  # views, not copies
+        out = F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, attn_mask=self.mask).squeeze(2)
+        return out if self.slots is None else out[self.slots]
+
+
+class _PromptChunk:
+    """One call for one sequence: causal from the start, masked for a chunk in the middle of a prompt."""
+
+    def __init__(self, chunk: Chunk, like: Tensor) -> None:
+        self.place, self.num_tokens, self.end = chunk.place, chunk.num_tokens, chunk.start + chunk.num_tokens
+        self.causal = chunk.start == 0 and chunk.num_tokens > 1
+        self.mask = None
+        if chunk.start and chunk.num_tokens > 1:
+            self.mask = torch.full(
+                (self.num_tokens, self.end), -torch.inf, dtype=like.dtype, device=like.device
+            )
+            self.mask.triu_(chunk.start + 1)
+
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys[self.place, :, : self.end][None],
+            values[self.place, :, : self.end][None],
+            attn_mask=self.mask,
+            is_causal=self.causal,
+        )
+        return out[0].transpose(0, 1)
+
+
+def _index(values: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(values, device=like.device)

@@ -1,0 +1,285 @@
+"""The serving loop: the policy proposes, the loop disposes. One loop for real and simulated engines."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import insort
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from .policies import Policy
+from .pool import SlotPool
+from .progress import default_progress
+from .request import Chunk, Request, Sequence, StepResult, check_request
+from .run import ChunkRow, Event, Run, Step
+
+
+class Engine(Protocol):
+    """What the loop needs of an engine, real or simulated."""
+
+    vocab_size: int
+    max_model_len: int
+    eos_token_id: int | None
+
+    def new_pool(self) -> SlotPool: ...
+
+    def step(self, chunks: list[Chunk]) -> StepResult: ...
+
+
+class PolicyError(RuntimeError):
+    """A policy proposed something that cannot be done, or nothing that would ever end."""
+
+
+class Loop:
+    """Serve requests step by step. Time is the sum of what the steps took, and jumps when idle."""
+
+    def __init__(
+        self, policy: Policy, engine: Engine, stop: Callable[[Sequence], bool] | None = None
+    ) -> None:
+        self.policy = policy
+        self.engine = engine
+        self.stop = stop
+        self.pool = engine.new_pool()
+        self.now = 0.0
+        self.closed = False
+        self.future: list[tuple[float, int, Sequence]] = []
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.run = Run(repr(policy), policy.max_num_seqs)
+        self._sequences: dict[str, Sequence] = {}
+
+    # -- the user's side ---------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Take a request in; ValueError, and nothing changed, if it could never run."""
+        if self.closed:
+            raise ValueError(f"request {request.id!r}: the loop is closed; submit before close()")
+        if request.id in self._sequences:
+            raise ValueError(f"request id {request.id!r} was submitted before: give each request its own id")
+        check_request(request, self.engine.vocab_size, self.engine.max_model_len)
+        sequence = Sequence(request, order=len(self._sequences))
+        self._sequences[request.id] = sequence
+        self.run.submitted.append(request)
+        heapq.heappush(self.future, (request.arrival_time, sequence.order, sequence))
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now, wherever it is. False if it had ended before; ValueError if unknown."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            raise ValueError(f"no request with id {request_id!r} was submitted")
+        if sequence.is_finished:
+            return False
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.pool.free(sequence.id)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        else:
+            self.future = [entry for entry in self.future if entry[2] is not sequence]
+            heapq.heapify(self.future)
+        sequence.finish_reason = "abort"
+        self._record("abort", sequence)
+        return True
+
+    def close(self) -> None:
+        """No further request will come: a last batch need not wait to fill."""
+        self.closed = True
+
+    @property
+    def more_coming(self) -> bool:
+        return bool(self.future) or not self.closed
+
+    @property
+    def num_ended(self) -> int:
+        return len(self._sequences) - len(self.future) - len(self.waiting) - self.num_unfinished
+
+    @property
+    def num_unfinished(self) -> int:
+        return sum(not sequence.is_finished for sequence in self.running)
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    def step(self) -> Step | None:
+        """Run one engine step, after a jump to the next arrival or timer if nothing can run now.
+
+        None when there is nothing to do: all has ended, or the loop waits for a submission.
+        """
+        while True:
+            self._arrive()
+            self._release()
+            self._admit()
+            plan = self._plan()
+            if any(not sequence.is_finished for sequence, _ in plan):
+                return self._compute(plan)
+            if not self._jump():
+                return self._idle(plan)
+
+    def _arrive(self) -> None:
+        while self.future and self.future[0][0] <= self.now:
+            self._enqueue(heapq.heappop(self.future)[2])
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=lambda seq: (self.policy.key(seq), seq.order))
+
+    def _admit(self) -> None:
+        if not self.waiting:
+            return
+        proposed = self.policy.admit(list(self.waiting), list(self.running), self.now, self.more_coming)
+        self._require_members(proposed, self.waiting, "admit", "the queue")
+        if len(self.running) + len(proposed) > self.policy.max_num_seqs:
+            raise self._error(
+                f"admit returned {len(proposed)} sequences with {len(self.running)} running, "
+                f"over max_num_seqs={self.policy.max_num_seqs}"
+            )
+        for sequence in proposed:
+            if not self.pool.admit(sequence.id):
+                break  # the longest prefix that memory can hold
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+            self._record("admit", sequence, str(self.pool.place(sequence.id)))
+
+    def _plan(self) -> list[tuple[Sequence, int]]:
+        if not self.running:
+            return []
+        plan = self.policy.compose(list(self.running))
+        self._require_members(
+            [sequence for sequence, _ in plan], self.running, "compose", "the running batch"
+        )
+        for sequence, tokens in plan:
+            most = 1 if sequence.is_finished else sequence.num_uncomputed_tokens
+            if not 1 <= tokens <= most:
+                raise self._error(f"compose gave {sequence.id!r} {tokens} tokens; it can take 1 to {most}")
+        total, budget = sum(tokens for _, tokens in plan), self.policy.max_num_batched_tokens
+        if budget is not None and total > budget:
+            raise self._error(f"compose planned {total} tokens, over max_num_batched_tokens={budget}")
+        return plan
+
+    def _compute(self, plan: list[tuple[Sequence, int]]) -> Step:
+        chunks = [self._chunk(sequence, tokens) for sequence, tokens in plan]
+        kinds = [_kind(chunk.sequence) for chunk in chunks]
+        result = self.engine.step(chunks)
+        start, self.now = self.now, self.now + result.seconds
+        rows = []
+        for chunk, kind, token_id in zip(chunks, kinds, result.token_ids, strict=True):
+            rows.append(
+                ChunkRow(chunk.sequence.id, chunk.place, chunk.start, chunk.num_tokens, kind, token_id)
+            )
+            if kind != "zombie":
+                self._advance(chunk, token_id)
+        self._arrive()
+        used = sum(sequence.num_computed_tokens for sequence in self.running)
+        reserved = self.pool.reserved_tokens
+        step = Step(start, result.seconds, result.cpu_share, len(self.waiting), reserved, used, rows)
+        self.run.log.append(step)
+        self._release()
+        return step
+
+    def _chunk(self, sequence: Sequence, tokens: int) -> Chunk:
+        """The loop derives `start`: a zombie row is the last computed position again."""
+        start = sequence.num_computed_tokens - sequence.is_finished
+        return Chunk(sequence, start, tokens, self.pool.place(sequence.id))
+
+    def _advance(self, chunk: Chunk, token_id: int | None) -> None:
+        sequence = chunk.sequence
+        sequence.num_computed_tokens += chunk.num_tokens
+        if token_id is not None:
+            sequence.token_ids.append(token_id)
+            sequence.finish_reason = self._finish_reason(sequence)
+            if sequence.is_finished:
+                self._record("finish", sequence, sequence.finish_reason)
+
+    def _finish_reason(self, sequence: Sequence) -> str | None:
+        request, last = sequence.request, sequence.token_ids[-1]
+        at_eos = last == self.engine.eos_token_id and not request.ignore_eos
+        if at_eos or last in request.stop_token_ids or (self.stop and self.stop(sequence)):
+            return "stop"
+        return "length" if sequence.num_output_tokens >= request.max_tokens else None
+
+    def _release(self) -> None:
+        if not self.running:
+            return
+        leaving = self.policy.release(list(self.running), list(self.waiting), self.now)
+        self._require_members(leaving, self.running, "release", "the running batch")
+        for sequence in leaving:
+            self.running.remove(sequence)
+            self.pool.free(sequence.id)
+            if not sequence.is_finished:  # preempted: it computes its K and V again when its turn comes
+                sequence.num_computed_tokens = 0
+                self._record("preempt", sequence)
+                self._enqueue(sequence)
+
+    def _jump(self) -> bool:
+        """Move the clock to the next arrival or timer; False if there is none later than now."""
+        timer = self.policy.wake_at(list(self.waiting)) if self.waiting else math.inf
+        arrival = self.future[0][0] if self.future else math.inf
+        later = [time for time in (arrival, timer) if self.now < time < math.inf]
+        if later:
+            self.now = min(later)
+        return bool(later)
+
+    def _idle(self, plan: list[tuple[Sequence, int]]) -> None:
+        """Nothing runs and no clock will change that: all done, waiting for a submission, or stuck."""
+        if self.running or (self.waiting and self.closed):
+            done = (
+                "composed zombie rows only"
+                if plan
+                else "composed nothing"
+                if self.running
+                else "admitted no one"
+            )
+            names = ", ".join(repr(sequence.id) for sequence in [*self.running, *self.waiting][:8])
+            raise self._error(f"it {done}, and no arrival or timer can change that; stuck: {names}")
+        self.pool.check()
+
+    # -- small change ------------------------------------------------------------------------------
+
+    def _record(self, kind: str, sequence: Sequence, detail: str = "") -> None:
+        self.run.events.append(Event(self.now, kind, sequence.id, detail))
+
+    def _require_members(
+        self, chosen: list[Sequence], allowed: list[Sequence], method: str, where: str
+    ) -> None:
+        seen: set[int] = set()
+        allowed_ids = set(map(id, allowed))
+        for sequence in chosen:
+            if id(sequence) not in allowed_ids:
+                raise self._error(f"{method} named {sequence.id!r}, which is not in {where}")
+            if id(sequence) in seen:
+                raise self._error(f"{method} named {sequence.id!r} twice")
+            seen.add(id(sequence))
+
+    def _error(self, what: str) -> PolicyError:
+        return PolicyError(f"{self.policy!r} at step {len(self.run.log)}, t={self.now:.6g} s: {what}")
+
+
+def _kind(sequence: Sequence) -> str:
+    if sequence.is_finished:
+        return "zombie"
+    return "decode" if sequence.is_decoding else "prefill"
+
+
+def serve(
+    requests: Iterable[Request],
+    policy: Policy,
+    engine: Engine,
+    stop: Callable[[Sequence], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Serve a list of requests to the end and return the log.
+
+    A request that can never run is logged as refused and the others go on. `stop` ends a sequence
+    on anything it can see (stop strings, say). `progress(ended, total)` is called after each step;
+    by default a live notebook shows a bar.
+    """
+    loop = Loop(policy, engine, stop)
+    for request in requests:
+        try:
+            loop.submit(request)
+        except ValueError as reason:
+            loop.run.events.append(Event(loop.now, "refuse", request.id, str(reason)))
+    loop.close()
+    with default_progress(repr(policy), progress) as report:
+        while loop.step():
+            report(loop.num_ended, len(loop.run.submitted))
+    return loop.run

@@ -1,0 +1,70 @@
+"""A weight product in two forms: plain, and packed once into the layout that oneDNN streams best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Linear = Callable[[Tensor], Tensor]
+FORMS = ("auto", "packed", "plain")
+
+
+class PlainLinear:
+    """x (rows, in) -> (rows, out) with a weight (out, in), then GELU (tanh form) if asked."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, gelu: bool = False) -> None:
+        self.weight, self.bias, self.gelu = weight.contiguous(), bias, gelu
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.weight, self.bias)
+        return F.gelu(y, approximate="tanh") if self.gelu else y
+
+
+class PackedLinear:
+    """The same in float32 on a CPU; the weight is copied once into oneDNN's own blocked layout.
+
+    `F.linear` hands a few rows to a routine that reads the weights far below memory bandwidth,
+    and lays them out anew at larger row counts. A layout made once costs neither.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, gelu: bool = False) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self.bias = bias
+        self.activation = ("gelu", [], "tanh") if gelu else ("none", [], "")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, *self.activation)
+
+
+def choose_linear(
+    form: str, dtype: torch.dtype, device: torch.device | str
+) -> type[PlainLinear | PackedLinear]:
+    """The class for `form`. "auto" takes packed where a small check says it works, else plain."""
+    if form not in FORMS:
+        raise ValueError(f"linear={form!r}: choose one of {', '.join(FORMS)}")
+    if form == "plain":
+        return PlainLinear
+    reason = why_not_packed(dtype, device)
+    if reason and form == "packed":
+        raise ValueError(f"linear='packed' cannot be used here: {reason}; use linear='auto' or 'plain'")
+    return PlainLinear if reason else PackedLinear
+
+
+def why_not_packed(dtype: torch.dtype, device: torch.device | str) -> str | None:
+    """None if packed products exist and agree with plain ones here; otherwise the reason."""
+    if torch.device(device).type != "cpu" or dtype != torch.float32:
+        return f"packed products are for float32 on a CPU, not {dtype} on {device}"
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, 96, generator=generator), torch.randn(160, 96, generator=generator)
+    bias = torch.randn(160, generator=generator)
+    try:
+        for gelu in (False, True):
+            expected, found = (form(weight, bias, gelu)(x) for form in (PlainLinear, PackedLinear))
+            if not torch.allclose(expected, found, rtol=1e-4, atol=1e-4):
+                return "this torch's packed products do not agree with plain ones"
+    except (AttributeError, RuntimeError) as error:
+        return f"this torch has no packed products ({str(error).splitlines()[0]})"
+    return None

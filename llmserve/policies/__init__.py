@@ -1,0 +1,11 @@
+"""One small file per policy, each overriding only what it fixes in the one before."""
+
+from .base import Policy, first_come
+from .bucketed import Bucketed
+from .chunked import Chunked
+from .continuous import Continuous
+from .dynamic import Dynamic
+from .mixed import Mixed
+from .static import Static
+
+__all__ = ["Bucketed", "Chunked", "Continuous", "Dynamic", "Mixed", "Policy", "Static", "first_come"]

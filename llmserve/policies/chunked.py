@@ -1,0 +1,24 @@
+"""Chunked prefill: every decode first, then prompt tokens up to the budget of the step."""
+
+from .base import first_come
+from .continuous import Continuous
+
+
+class Chunked(Continuous):
+    def __init__(self, max_num_seqs, max_num_batched_tokens, *, key=first_come):
+        super().__init__(max_num_seqs, key=key)
+        if not isinstance(max_num_batched_tokens, int) or max_num_batched_tokens < max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={max_num_batched_tokens!r}: a whole number, at least "
+                f"max_num_seqs={max_num_seqs}, or a step could not give every decode its token"
+            )
+        self.max_num_batched_tokens = max_num_batched_tokens
+
+    def compose(self, running):
+        left, plan = self.max_num_batched_tokens, []
+        for seq in sorted(running, key=lambda seq: not seq.is_decoding):  # stable: the oldest prompt is next
+            tokens = min(seq.num_uncomputed_tokens, left)
+            if tokens:
+                plan.append((seq, tokens))
+                left -= tokens
+        return plan

@@ -1,0 +1,165 @@
+"""Prompt and output lengths, arrivals and offered load: a list of requests, the same on every machine.
+
+Everything comes from `random.Random.random()` alone, the one draw that Python keeps stable across
+versions, and each of prompts, outputs, places and arrivals has a stream of its own, so that changing
+one leaves the others as they were.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean, pstdev
+
+from .request import Request
+
+VOCAB_SIZE = 50256  # GPT-2's ids without the end-of-sequence token
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """Output lengths: lognormal with a mean before clipping, then rounded and clipped to low...high."""
+
+    mean: float
+    sigma: float
+    low: int = 4
+    high: int = 160
+
+    def draw(self, n: int, stream: random.Random) -> list[int]:
+        mu = math.log(self.mean) - self.sigma**2 / 2
+        lengths = [round(math.exp(mu + self.sigma * _normal(stream))) for _ in range(n)]
+        return [min(max(length, self.low), self.high) for length in lengths]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompt lengths: uniform in low...high, and an exact share of long ones in random places."""
+
+    low: int = 16
+    high: int = 64
+    long: int = 256
+    long_share: float = 0.0
+
+    def draw(self, n: int, stream: random.Random) -> list[int]:
+        lengths = [self.low + int(stream.random() * (self.high - self.low + 1)) for _ in range(n)]
+        places = sorted(range(n), key=[stream.random() for _ in range(n)].__getitem__)
+        for place in places[: round(n * self.long_share)]:
+            lengths[place] = self.long
+        return lengths
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One experiment's requests and the slots they are meant for.
+
+    load         offered load, as a multiple of full-batch decode capacity; None: all queued at time 0
+    burstiness   shape of the gamma-distributed arrival gaps; 1 is Poisson, smaller is burstier
+    """
+
+    name: str
+    num_requests: int
+    max_num_seqs: int
+    max_model_len: int
+    output: Lognormal
+    prompts: Prompts = Prompts()
+    load: float | None = None
+    burstiness: float = 1.0
+    seed: int = 0
+
+    def with_(self, **changes: object) -> Workload:
+        """The same workload with something changed; `sigma=` reaches into the output lengths."""
+        if "sigma" in changes:
+            changes["output"] = replace(self.output, sigma=changes.pop("sigma"))
+        return replace(self, **changes)
+
+    def _stream(self, what: str) -> random.Random:
+        return random.Random(f"{self.seed}/{what}")
+
+    def output_lengths(self) -> list[int]:
+        return self.output.draw(self.num_requests, self._stream("outputs"))
+
+    def prompt_lengths(self) -> list[int]:
+        return self.prompts.draw(self.num_requests, self._stream("prompts"))
+
+    def unit_arrivals(self) -> list[float]:
+        """Arrival times at one request per second on average; zeros if all are queued."""
+        if self.load is None:
+            return [0.0] * self.num_requests
+        stream, time, times = self._stream("arrivals"), 0.0, []
+        for _ in range(self.num_requests):
+            gap = _gamma(self.burstiness, stream) / self.burstiness
+            time += round(gap, 9)  # to a nanosecond: sums then agree to the last bit everywhere
+            times.append(time)
+        return times
+
+    def request_rate(self, decode_step: float) -> float:
+        """Requests a second at this load: load x (slots / full-batch decode step) / mean output length."""
+        if self.load is None:
+            raise ValueError(f"workload {self.name!r} has all requests queued at 0: it has no rate")
+        return self.load * self.max_num_seqs / decode_step / fmean(self.output_lengths())
+
+    def requests(self, decode_step: float | None = None) -> list[Request]:
+        """The requests; `decode_step` (seconds, measured) scales the arrivals of a workload with a load."""
+        if self.load is not None and (decode_step is None or not decode_step > 0):
+            raise ValueError(
+                f"workload {self.name!r} offers load {self.load}: give decode_step, this engine's "
+                f"full-batch decode step in seconds, not {decode_step!r}"
+            )
+        rate = 1.0 if self.load is None else self.request_rate(decode_step)
+        ids = self._stream("token ids")
+        lengths = zip(self.prompt_lengths(), self.output_lengths(), self.unit_arrivals(), strict=True)
+        return [
+            Request(
+                id=f"r{i}",
+                prompt_token_ids=tuple(int(ids.random() * VOCAB_SIZE) for _ in range(prompt)),
+                max_tokens=output,
+                arrival_time=arrival / rate,
+                ignore_eos=True,
+                expected_tokens=output,
+            )
+            for i, (prompt, output, arrival) in enumerate(lengths)
+        ]
+
+
+def coefficient_of_variation(lengths: list[int]) -> float:
+    """Standard deviation over mean."""
+    return pstdev(lengths) / fmean(lengths)
+
+
+def realised_load(requests: list[Request], max_num_seqs: int, decode_step: float) -> float:
+    """What the drawn arrivals really offered: output tokens a second over full-batch decode capacity."""
+    last = max(request.arrival_time for request in requests)
+    tokens = sum(request.max_tokens for request in requests)
+    return tokens / last / (max_num_seqs / decode_step) if last else math.inf
+
+
+def _uniform(stream: random.Random) -> float:
+    """A draw from the open interval (0, 1)."""
+    return stream.random() or 2.0**-53
+
+
+def _normal(stream: random.Random) -> float:
+    return NormalDist().inv_cdf(_uniform(stream))
+
+
+def _gamma(shape: float, stream: random.Random) -> float:
+    """Gamma(shape, 1): exponential by its inverse, else Marsaglia and Tsang (2000)."""
+    if shape == 1.0:
+        return -math.log(_uniform(stream))
+    if shape < 1.0:
+        return _gamma(shape + 1.0, stream) * _uniform(stream) ** (1.0 / shape)
+    d = shape - 1.0 / 3.0
+    c = 1.0 / math.sqrt(9.0 * d)
+    while True:
+        x = _normal(stream)
+        v = (1.0 + c * x) ** 3
+        if v > 0 and math.log(_uniform(stream)) < 0.5 * x * x + d - d * v + d * math.log(v):
+            return d * v
+
+
+ZOMBIES = Workload("zombies", 48, 8, 224, Lognormal(mean=48, sigma=0.8), seed=1)
+HEADLINE = Workload("headline", 64, 8, 416, Lognormal(mean=65, sigma=0.8), Prompts(long_share=0.1), load=0.8)
+SHORT = Workload("short", 40, 8, 416, Lognormal(mean=65, sigma=0.8), load=0.8)
+SIGMAS = (0.0, 0.4, 0.8, 1.2)  # the spreads of `zombies` in the post's first table
+WORKLOADS = {workload.name: workload for workload in (ZOMBIES, HEADLINE, SHORT)}
