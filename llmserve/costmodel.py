@@ -10,7 +10,7 @@ from .request import Chunk, StepResult
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of a step = overhead + max(weights, tokens x per_token) + context x per_context + rows x per_row.
+    """Seconds = overhead + max(weights, tokens x per_token) + context x per_context + rows x per_row.
 
     overhead     a step's fixed cost
     weights      streaming all weights once, which hides the arithmetic of few tokens

@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+from .roofline import Peak
 
 
 def machine() -> dict[str, str | int | float]:
@@ -46,3 +49,48 @@ def _memory_gib() -> float:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):
         return 0.0
+
+
+def measure_peak(device: str = "cpu", dtype: str = "float32", rounds: int = 5) -> Peak:
+    """This machine's peak bandwidth and matrix rate, the best of some rounds of each.
+
+    Bandwidth: the sum of a tensor far larger than any cache. Matrix rate: products of the shapes of
+    GPT-2's largest layer at many rows, in every form that the engine may use; the best counts, so
+    that no utilisation comes out above 1.
+    """
+    import torch
+
+    from .models.linear import PackedLinear, PlainLinear, why_not_packed
+
+    kind = getattr(torch, dtype)
+    forms = [PlainLinear] if why_not_packed(kind, device) else [PlainLinear, PackedLinear]
+    with torch.inference_mode():
+        stream = torch.ones(2**26, dtype=kind, device=device)  # 256 MiB in float32
+        bandwidth = stream.nbytes / _best_seconds(stream.sum, device, rounds)
+        del stream
+        weight, rates = torch.randn(3072, 768, dtype=kind, device=device), []
+        for rows in (512, 1024, 2048):
+            x = torch.randn(rows, 768, dtype=kind, device=device)
+            for form in forms:
+                product = form(weight)
+                seconds = _best_seconds(lambda x=x, product=product: product(x), device, 2 * rounds)
+                rates.append(2 * rows * weight.numel() / seconds)
+    return Peak(bandwidth, max(rates))
+
+
+def _best_seconds(call: Callable[[], object], device: str, rounds: int) -> float:
+    import torch
+
+    def synchronise() -> None:
+        if device != "cpu":
+            getattr(torch, device).synchronize()
+
+    call()
+    seconds = []
+    for _ in range(rounds):
+        synchronise()
+        start = time.perf_counter()
+        call()
+        synchronise()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

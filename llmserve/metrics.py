@@ -18,12 +18,12 @@ DEFINITIONS = {
     "E2E": "end-to-end latency: arrival to last token",
     "throughput": "output tokens of finished requests per second, from the first arrival to the last token",
     "goodput": "the same from requests that met every limit, in tokens/s and in requests/s",
-    "slot efficiency": "rows whose token is kept / rows computed for a next token, a prompt's final row included",
+    "slot efficiency": "rows whose token is kept / rows computed for a next token, a prompt's last row too",
 }
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """Nearest rank: value number ceil(q/100 * n) of n in order (the first for q = 0); nan if there are none."""
+    """Nearest rank: value number ceil(q/100 * n) of n in order (the first for q = 0); nan of none."""
     if not 0 <= q <= 100:
         raise ValueError(f"q={q}: a percentile lies between 0 and 100")
     if not values:
@@ -151,8 +151,18 @@ def expected_static_efficiency(output_tokens: Sequence[int], max_num_seqs: int) 
     Each batch computes as many rows as its longest member needs, for every member:
     sum of lengths / sum over batches of size x longest (mean length / mean of maxima if all are full).
     """
-    batches = [output_tokens[i : i + max_num_seqs] for i in range(0, len(output_tokens), max_num_seqs)]
+    batches = _batches(output_tokens, max_num_seqs)
     return sum(output_tokens) / sum(len(batch) * max(batch) for batch in batches)
+
+
+def expected_static_live_rows(output_tokens: Sequence[int], max_num_seqs: int) -> float:
+    """Useful rows of an average decode step: the prefill gives each request its first token."""
+    steps = sum(max(batch) - 1 for batch in _batches(output_tokens, max_num_seqs))
+    return sum(length - 1 for length in output_tokens) / steps if steps else math.nan
+
+
+def _batches(lengths: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [lengths[i : i + size] for i in range(0, len(lengths), size)]
 
 
 def makespan(run: Run) -> float:

@@ -13,7 +13,7 @@ FORMS = ("batched", "loop")
 
 
 class SlotCache:
-    """K and V of `num_slots` sequences, `max_model_len` tokens each: (slots, heads, tokens, head_dim) a layer.
+    """K and V of `num_slots` sequences: (slots, heads, max_model_len, head_dim) a layer.
 
     attention   "loop": one call a sequence (the post's engine);
                 "batched": all single-token rows in one masked call on views of the cache, prompts one by one
@@ -32,7 +32,8 @@ class SlotCache:
             raise ValueError(f"attention={attention!r}: choose one of {', '.join(FORMS)}")
         if not 1 <= max_model_len <= config.max_positions:
             raise ValueError(
-                f"max_model_len={max_model_len}: the model knows positions for 1 to {config.max_positions} tokens"
+                f"max_model_len={max_model_len}: the model knows positions for 1 to "
+                f"{config.max_positions} tokens; choose a length within that"
             )
         self.num_slots, self.max_model_len, self.attention = num_slots, max_model_len, attention
         shape = (config.num_layers, num_slots, config.num_heads, max_model_len, config.head_dim)

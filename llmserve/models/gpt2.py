@@ -36,11 +36,6 @@ class Config:
     def head_dim(self) -> int:
         return self.hidden // self.num_heads
 
-    @property
-    def num_weights(self) -> int:
-        """Weights that one decode step multiplies by: 12 h^2 a layer, and the vocabulary projection."""
-        return self.num_layers * 12 * self.hidden**2 + self.vocab_size * self.hidden
-
     def kv_bytes_per_token(self, bytes_per_value: int = 4) -> int:
         """K and V of one token through all layers."""
         return 2 * self.num_layers * self.hidden * bytes_per_value

@@ -81,7 +81,7 @@ def config_of(config: object) -> object:
 
 
 def download() -> Path:
-    """Fetch GPT-2 into the local cache (about 550 MB); RuntimeError, in seconds, if the hub is out of reach."""
+    """Fetch GPT-2 into the local cache (about 550 MB); RuntimeError, in seconds, without a connection."""
     found = local_folder()
     if found:
         return found
@@ -89,7 +89,8 @@ def download() -> Path:
 
     _require_hub()
     try:
-        return [Path(hf_hub_download(REPO, name)).parent for name in FILES][0]
+        paths = [hf_hub_download(REPO, name) for name in FILES]
+        return Path(paths[0]).parent
     except Exception as error:  # whatever went wrong on the way, the reader needs one sentence
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RuntimeError(

@@ -1,0 +1,98 @@
+"""What a notebook opens with: the reader's settings, the model, and ways to show things."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import textwrap
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pandas as pd
+import torch
+from IPython.display import HTML, Markdown, display
+
+from . import hardware
+from .engine import Engine, measure_loop_seconds
+from .kv import SlotCache
+from .measure import decode_chunks
+from .models.load import load_gpt2, resolve_weights
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .models.gpt2 import GPT2
+
+T = TypeVar("T")
+
+
+def start() -> Lab:
+    """Read LLMSERVE_*, set the threads, and say what machine and weights the numbers will come from."""
+    lab = Lab(Settings.from_env())
+    torch.set_num_threads(lab.settings.threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    say(lab.sentence)
+    return lab
+
+
+class Lab:
+    """One notebook's settings, model and engines."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.weights = resolve_weights(settings.weights)
+
+    @property
+    def sentence(self) -> str:
+        s, m = self.settings, hardware.machine()
+        scale = "quick (fewer requests, one round)" if not s.full else "full (the post's sizes, three rounds)"
+        text = {"pretrained": "pretrained weights", "random": "random weights, so its text is gibberish"}
+        return (
+            f"**This run:** GPT-2 small ({text[self.weights]}), "
+            f"{s.dtype} on {s.device} with {s.threads} threads; "
+            f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB; scale {scale}."
+        )
+
+    def pick(self, quick: T, full: T) -> T:
+        """The value for the chosen scale."""
+        return full if self.settings.full else quick
+
+    @property
+    def rounds(self) -> int:
+        return self.pick(quick=1, full=3)
+
+    @cached_property
+    def model(self) -> GPT2:
+        return load_gpt2(self.weights, self.settings.dtype, self.settings.device)
+
+    @cached_property
+    def loop_seconds(self) -> float:
+        return measure_loop_seconds()
+
+    def engine(self, max_num_seqs: int, max_model_len: int, attention: str = "batched") -> Engine:
+        """A warm engine with a slot cache."""
+        model = self.model
+        cache = SlotCache(model.config, max_num_seqs, max_model_len, model.dtype, model.device, attention)
+        engine = Engine(model, cache, self.loop_seconds)
+        for _ in range(3):
+            engine.step(decode_chunks(max_num_seqs, max_model_len // 2))
+        return engine
+
+    @cached_property
+    def peak(self) -> hardware.Peak:
+        return hardware.measure_peak(self.settings.device, self.settings.dtype)
+
+
+def say(text: str) -> None:
+    """Show Markdown; the numbers in it were made by the cell that says it."""
+    display(Markdown(text))
+
+
+def show_table(rows: list[dict[str, Any]], formats: dict[str, str] | None = None) -> None:
+    """Show rows as a table; `formats` by column, as in str.format."""
+    table = pd.DataFrame(rows).style.format(formats or {}, na_rep="–").hide(axis="index")
+    display(HTML(table.to_html(table_attributes='class="dataframe"')))
+
+
+def show_source(thing: Any) -> None:
+    """The source of a class or function, highlighted."""
+    say(f"```python\n{textwrap.dedent(inspect.getsource(thing)).rstrip()}\n```")

@@ -1,0 +1,135 @@
+"""Measure fairly on a noisy machine: decode steps of a made-up batch, and runs in interleaved rounds."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from .engine import Engine
+from .metrics import Summary, summarise
+from .request import Chunk, Request, Sequence
+from .run import Run
+
+DISTURBED = 0.9  # a CPU share below this part of the usual one means that another process took its time
+MOST_REDONE = 2  # times that one round may be taken again
+
+
+def decode_chunks(batch: int, context: int) -> list[Chunk]:
+    """One decode step of `batch` sequences, each with `context` tokens in the cache when it is done.
+
+    What the cache holds does not matter for the time a step takes; which tokens, neither.
+    """
+    chunks = []
+    for place in range(batch):
+        sequence = Sequence(Request(f"s{place}", [(7 * place + i) % 1000 for i in range(context)], 1))
+        sequence.num_computed_tokens = context - 1
+        chunks.append(Chunk(sequence, context - 1, 1, place))
+    return chunks
+
+
+def decode_steps(engine: Engine, batches: list[int], context: int, repeats: int) -> dict[int, list[float]]:
+    """Seconds of a decode step at each batch size, interleaved; the first of each is a warm-up."""
+    work = {batch: decode_chunks(batch, context) for batch in batches}
+    seconds: dict[int, list[float]] = {batch: [] for batch in batches}
+    for turn in range(repeats + 1):
+        for batch in batches:
+            taken = engine.step(work[batch]).seconds
+            if turn:
+                seconds[batch].append(taken)
+    return seconds
+
+
+def prefill_chunks(prompts: int, length: int) -> list[Chunk]:
+    """One step that prefills whole prompts."""
+    requests = [Request(f"p{place}", [place + 1] * length, 1) for place in range(prompts)]
+    return [Chunk(Sequence(request), 0, length, place) for place, request in enumerate(requests)]
+
+
+def thirds(values: list[float]) -> list[float]:
+    """Interleaved repeats as three rounds: the median of every third value."""
+    return [median(values[i::3]) for i in range(3)]
+
+
+def product_seconds(rows: list[int], forms: list[type], repeats: int = 9) -> dict[str, dict[int, float]]:
+    """Median seconds of GPT-2's weight products in a step of so many rows, for each form of product.
+
+    Three of the twelve layers are timed and counted four times: too large for a cache, small in memory.
+    """
+    shapes = [(2304, 768), (768, 768), (3072, 768), (768, 3072)] * 3
+    weights = [torch.randn(shape) for shape in shapes]
+    products = {form.__name__: [form(weight) for weight in weights] for form in forms}
+    inputs = {n: [torch.randn(n, inner) for _, inner in shapes] for n in rows}
+    seconds: dict[str, dict[int, list[float]]] = {name: {n: [] for n in rows} for name in products}
+    with torch.inference_mode():
+        for _ in range(repeats + 1):
+            for name, n in itertools.product(products, rows):
+                start = time.perf_counter()
+                for product, x in zip(products[name], inputs[n], strict=True):
+                    product(x)
+                seconds[name][n].append(4 * (time.perf_counter() - start))
+    return {name: {n: median(taken[1:]) for n, taken in by_rows.items()} for name, by_rows in seconds.items()}
+
+
+def full_batch_decode_step(engine: Engine, context: int, repeats: int = 15) -> float:
+    """Median seconds of a decode step with every slot busy: what offered load and limits are scaled by."""
+    return median(decode_steps(engine, [engine.max_num_seqs], context, repeats)[engine.max_num_seqs])
+
+
+@dataclass
+class Rounds:
+    """Runs of several contestants, taken in turn; `redone` counts the rounds taken again."""
+
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    redone: int = 0
+
+    def first(self, name: str) -> Run:
+        return self.runs[name][0]
+
+    def summaries(self, name: str) -> list[Summary]:
+        return [summarise(run) for run in self.runs[name]]
+
+    def values(self, name: str, metric: str) -> list[float]:
+        """One reading a round of a metric of Summary."""
+        return [getattr(summary, metric) for summary in self.summaries(name)]
+
+    def median(self, name: str, metric: str) -> float:
+        return median(self.values(name, metric))
+
+
+def interleave(contestants: Mapping[str, Callable[[], Run]], rounds: int) -> Rounds:
+    """Run every contestant once a round, so that a slow minute hits all of them alike.
+
+    A round in which some kind of step had less than 0.9 of its usual CPU share was disturbed by
+    another process: it is taken again, at most twice.
+    """
+    result = Rounds({name: [] for name in contestants})
+    usual: dict[str, float] = {}
+    for _ in range(rounds):
+        for attempt in range(MOST_REDONE + 1):
+            taken = {name: contestant() for name, contestant in contestants.items()}
+            shares = [_cpu_shares(run) for run in taken.values()]
+            for kind, share in (item for of_run in shares for item in of_run.items()):
+                usual[kind] = max(share, usual.get(kind, 0.0))
+            disturbed = any(share < DISTURBED * usual[kind] for run in shares for kind, share in run.items())
+            if not disturbed or attempt == MOST_REDONE:
+                break
+            result.redone += 1
+        for name, run in taken.items():
+            result.runs[name].append(run)
+    return result
+
+
+def _cpu_shares(run: Run) -> dict[str, float]:
+    """CPU share of each kind of step, weighted by time; an engine that measures none has none."""
+    seconds: dict[str, float] = {}
+    busy: dict[str, float] = {}
+    for step in run.log:
+        if step.cpu_share is not None:
+            seconds[step.kind] = seconds.get(step.kind, 0.0) + step.seconds
+            busy[step.kind] = busy.get(step.kind, 0.0) + step.seconds * step.cpu_share
+    return {kind: busy[kind] / seconds[kind] for kind in seconds}

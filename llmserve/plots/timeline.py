@@ -1,0 +1,121 @@
+"""The slot timeline: what each slot computed and when, straight from a run's log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..run import Run, Step
+from .style import FAINT, INK, MUTED, finish, new_figure, policy_color
+
+PREFILL = "#444444"
+LANE = 0.8  # height of a lane, in slots
+
+
+@dataclass
+class Span:
+    """Neighbouring steps in which one slot did the same for the same request."""
+
+    place: int
+    request_id: str
+    kind: str
+    start: float
+    end: float
+    steps: int = 1
+
+
+def spans(steps: list[Step]) -> list[Span]:
+    """The log as spans: equal neighbours merged."""
+    done: list[Span] = []
+    last: dict[int, Span] = {}
+    for step in steps:
+        for chunk in step.chunks:
+            before = last.get(chunk.place)
+            same = before and (before.request_id, before.kind) == (chunk.request_id, chunk.kind)
+            if same and abs(before.end - step.start) < 1e-9:
+                before.end, before.steps = step.end, before.steps + 1
+            else:
+                last[chunk.place] = Span(chunk.place, chunk.request_id, chunk.kind, step.start, step.end)
+                done.append(last[chunk.place])
+    return done
+
+
+def batches(run: Run) -> list[list[Step]]:
+    """The steps of a static-like run, a list a batch: a new one starts when requests are admitted."""
+    starts = {event.time for event in run.events if event.kind == "admit"}
+    found: list[list[Step]] = []
+    for step in run.log:
+        if step.start in starts or not found:
+            found.append([])
+        found[-1].append(step)
+    return found
+
+
+def timeline(run: Run, num_batches: int | None = 2, title: str | None = None, unit: str = "s") -> Figure:
+    """Useful rows, zombie rows and prefill, one lane a slot; the first batches, or the whole run."""
+    parts = batches(run)[:num_batches] if num_batches else [run.log]
+    title = title or f"What each slot computed: {run.policy}"
+    figure, axes = new_figure(0.36 * run.max_num_seqs + 1.7, title)
+    color = policy_color(run.policy)
+    found = spans([step for steps in parts for step in steps])
+    end = parts[-1][-1].end
+    _draw(axes, found, color)
+    if num_batches:
+        _label_batches(axes, parts)
+    _label_kinds(axes, found, run.max_num_seqs)
+    _label_tokens(axes, found, end)
+    axes.set(xlabel=f"time ({unit})", ylabel="slot", xlim=(0, end), ylim=(run.max_num_seqs + 0.05, -1.45))
+    axes.set_yticks(range(run.max_num_seqs))
+    axes.tick_params(axis="y", length=0)
+    figure = finish(figure)
+    axes.spines["left"].set_visible(False)
+    return figure
+
+
+def _draw(axes: Axes, found: list[Span], color: str) -> None:
+    looks = {
+        "decode": {"facecolor": color, "edgecolor": "white"},
+        "prefill": {"facecolor": PREFILL, "edgecolor": "white"},
+        "zombie": {"facecolor": "white", "edgecolor": FAINT, "hatch": "//////"},
+    }
+    for span in found:
+        place = (span.place - LANE / 2, LANE)
+        axes.broken_barh([(span.start, span.end - span.start)], place, linewidth=0.8, **looks[span.kind])
+
+
+def _label_batches(axes: Axes, parts: list[list[Step]]) -> None:
+    """Above each batch: its number and the share of its rows that were useful; a rule between them."""
+    for number, steps in enumerate(parts, start=1):
+        rows = [chunk for step in steps for chunk in step.chunks if chunk.token_id is not None]
+        useful = sum(chunk.kept for chunk in rows) / len(rows)
+        start, end = steps[0].start, steps[-1].end
+        axes.text((start + end) / 2, -0.95, f"batch {number}\n{useful:.0%} useful", ha="center", va="center")
+        if number > 1:
+            axes.axvline(start, color=INK, linewidth=1.2)
+
+
+def _label_kinds(axes: Axes, found: list[Span], num_slots: int) -> None:
+    """Name each kind once, on its longest span; prefill below the lanes."""
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    looks = {"decode": ("useful rows", "white", None), "zombie": ("zombie rows", MUTED, white)}
+    for kind, (name, ink, box) in looks.items():
+        of_kind = [span for span in found if span.kind == kind]
+        if of_kind:
+            longest = max(of_kind, key=lambda span: span.end - span.start)
+            middle = (longest.start + longest.end) / 2
+            axes.text(middle, longest.place, name, ha="center", va="center", color=ink, bbox=box)
+    prompts = [span for span in found if span.kind == "prefill"]
+    if prompts:
+        axes.text(prompts[0].start, num_slots - 0.25, "prefill", color=PREFILL, va="center", fontsize=10)
+
+
+def _label_tokens(axes: Axes, found: list[Span], end: float) -> None:
+    """How many tokens a request got, at the end of its useful span (its prefill gave the first)."""
+    for span in found:
+        if span.kind == "decode" and span.end - span.start > 0.06 * end:
+            tokens = span.steps + 1
+            axes.text(
+                span.end, span.place, f"{tokens} ", ha="right", va="center", color="white", fontsize=9.5
+            )

@@ -1,0 +1,57 @@
+"""Where the time of one step goes, by kind of operation."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile
+
+from .engine import Engine
+from .request import Chunk
+
+PARTS = ("weight products", "vocabulary", "attention", "cache write", "norms", "small operations", "Python")
+
+# The operations that Python calls directly, by the start of their names.
+_PART_OF = {
+    "mkldnn::_linear_pointwise": "weight products",
+    "aten::linear": "weight products",
+    "aten::scaled_dot_product_attention": "attention",
+    "aten::index_put_": "cache write",
+    "aten::cat": "cache write",
+    "aten::layer_norm": "norms",
+    "aten::argmax": "vocabulary",
+}
+
+
+def profile_step(engine: Engine, chunks: list[Chunk], repeats: int = 5) -> dict[str, float]:
+    """Seconds of one step by part (PARTS); on a CPU, where operations run one after the other.
+
+    Operations are timed by torch's profiler. "Python" is what is left of the step's median without
+    the profiler: the model's and the engine's own lines, and the calls into torch.
+    """
+    for _ in range(2):
+        engine.step(chunks)
+    whole = median(_seconds(engine, chunks) for _ in range(repeats))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(repeats):
+            engine.step(chunks)
+    parts = dict.fromkeys(PARTS, 0.0)
+    for event in profiler.events():
+        if event.cpu_parent is None and "::" in event.name:
+            parts[_part(event, engine.vocab_size)] += event.cpu_time_total / 1e6 / repeats
+    parts["Python"] = max(0.0, whole - sum(parts.values()))
+    return parts
+
+
+def _part(event: FunctionEvent, vocab_size: int) -> str:
+    part = _PART_OF.get(event.name, "small operations")
+    sizes = [size for shape in event.input_shapes for size in shape or []]
+    return "vocabulary" if part == "weight products" and vocab_size in sizes else part
+
+
+def _seconds(engine: Engine, chunks: list[Chunk]) -> float:
+    start = time.perf_counter()
+    engine.step(chunks)
+    return time.perf_counter() - start
