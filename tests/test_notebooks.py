@@ -1,0 +1,67 @@
+"""How chapters are stored, and that nothing in the repository speaks of one machine."""
+
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools.project import Project
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted(
+    path for path in (ROOT / "book").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
+)
+MAX_LINES = 25  # of code in a cell: what a reader takes in at once
+# Put together here, so that this file does not hold them.
+FORBIDDEN = [
+    "/work" + "/",
+    "/ro" + "ot/",
+    ".lib" + "rary",
+    "../" + "shared",
+    "py" + "pi.org",
+    "python" + "hosted",
+]
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebook_is_valid_and_stored_without_results(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert not cell.outputs, f"outputs are stored with: {cell.source[:60]}"
+            assert cell.execution_count is None, f"an execution count is stored with: {cell.source[:60]}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_code_cells_are_short(path: Path) -> None:
+    for cell in read(path).cells:
+        if cell.cell_type == "code":
+            lines = [line for line in cell.source.splitlines() if line.strip()]
+            assert len(lines) <= MAX_LINES, f"{len(lines)} lines: {cell.source[:60]}"
+
+
+def test_toc_names_files_that_exist_and_every_chapter() -> None:
+    chapters = Project(ROOT).chapters()  # raises if the table names a missing file
+    assert sorted(chapter.path for chapter in chapters) == NOTEBOOKS
+    numbers = [chapter.number for chapter in chapters]
+    assert numbers == sorted(set(numbers)), "chapters are numbered by their file names, in order"
+
+
+def test_no_file_speaks_of_one_machine() -> None:
+    try:
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    for name in filter(None, names.split("\0")):
+        path = ROOT / name
+        if path.is_file():
+            text = path.read_text(encoding="utf-8", errors="ignore")
+            assert not [word for word in FORBIDDEN if word in text], name

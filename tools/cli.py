@@ -1,0 +1,116 @@
+"""`python -m tools book | test | chapter N | html | serve`: what `make` calls."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from llmserve.settings import Settings
+from tools.execute import Outcome, execute, require
+from tools.keys import last_or_given, read_settings, save_last
+from tools.lock import exclusive
+from tools.progress import clock
+from tools.project import Chapter, Project, ToolError
+from tools.render import render
+from tools.serve import serve
+
+ROOT = Path(__file__).resolve().parents[1]
+CHECKS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["pytest"])
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    options = _parser().parse_args(arguments)
+    project = Project(root)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a stopped run ends its kernel too
+    try:
+        if options.command == "serve":
+            serve(project)
+        else:
+            with exclusive(project.build, f"python -m tools {options.command}"):
+                COMMANDS[options.command](project, options)
+    except ToolError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("book", help="run every chapter and render the book")
+    commands.add_parser("test", help="lint, unit tests, then every chapter")
+    one = commands.add_parser("chapter", help="run one chapter and render the book")
+    one.add_argument("number", type=int, help="as in the file's name: 1 for 01-static")
+    html = commands.add_parser("html", help="render what ran last")
+    html.add_argument("--draft", action="store_true", help="also what is stale or not run, under a banner")
+    commands.add_parser("serve", help="serve the built book on localhost")
+    return parser
+
+
+def book(project: Project, options: argparse.Namespace) -> None:
+    settings = read_settings()
+    require(run_chapters(project, project.chapters(), settings))
+    render(project, settings)
+
+
+def test(project: Project, options: argparse.Namespace) -> None:
+    settings = read_settings()
+    failed = [" ".join(check) for check in CHECKS if not _passes(project, check)]
+    if failed:
+        raise ToolError(f"Failed: {'; '.join(failed)} (the chapters were not run)")
+    require(run_chapters(project, project.chapters(), settings, keep_going=True))
+
+
+def chapter(project: Project, options: argparse.Namespace) -> None:
+    settings = read_settings()
+    require(run_chapters(project, [project.chapter(options.number)], settings))
+    render(project, settings, draft=True)
+
+
+def html(project: Project, options: argparse.Namespace) -> None:
+    render(project, last_or_given(project), options.draft)
+
+
+COMMANDS = {"book": book, "test": test, "chapter": chapter, "html": html}
+
+
+def run_chapters(
+    project: Project, chapters: list[Chapter], settings: Settings, keep_going: bool = False
+) -> list[Outcome]:
+    """Run the chapters one after the other; the first that fails ends it, unless keep_going."""
+    started = time.monotonic()
+    save_last(project, settings)
+    print(
+        f"{len(chapters)} chapter(s): scale {settings.scale}, weights {settings.weights}, device "
+        f"{settings.device}, dtype {settings.dtype}, threads {settings.threads}",
+        flush=True,
+    )
+    outcomes: list[Outcome] = []
+    for number, one in enumerate(chapters, start=1):
+        outcomes.append(execute(project, one, settings, f"[{number}/{len(chapters)}] {one.name}"))
+        if outcomes[-1].failure and not keep_going:
+            break
+    _print_table(outcomes, time.monotonic() - started)
+    return outcomes
+
+
+def _print_table(outcomes: list[Outcome], seconds: float) -> None:
+    width = max([len(outcome.chapter.name) for outcome in outcomes], default=7)
+    print(f"\n{'chapter':{width}}  {'':10}  seconds  peak MB")
+    for outcome in outcomes:
+        state = "FAILED" if outcome.failure else "ran" if outcome.ran else "up to date"
+        memory = outcome.peak_mb or "-"
+        print(f"{outcome.chapter.name:{width}}  {state:10}  {outcome.seconds:7.1f}  {memory:>7}")
+    print(f"total {clock(seconds)}\n", flush=True)
+
+
+def _passes(project: Project, check: list[str]) -> bool:
+    print(f"$ {' '.join(check)}", flush=True)
+    return subprocess.run([sys.executable, "-m", *check], cwd=project.root).returncode == 0

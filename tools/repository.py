@@ -1,0 +1,40 @@
+"""Which GitHub repository this is, as "owner/name": from GitHub Actions, else from the git remote."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+# Whatever stands before an "@" is dropped: it can be a token.
+REMOTE = re.compile(
+    r"""(?: (?:https?|ssh|git)://  (?:[^@/]*@)?  (?:www\.|ssh\.)? github\.com (?::\d+)? /
+          |                        (?:[^@/]*@)?  github\.com : /?               )
+        (?P<slug> [^/]+ / [^/]+? ) (?:\.git)? /?""",
+    re.X | re.I,
+)
+SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
+
+
+def parse_remote(url: str) -> str | None:
+    """owner/name of a GitHub address in https or ssh form; None for any other host or form."""
+    found = REMOTE.fullmatch(url.strip())
+    return _valid(found["slug"]) if found else None
+
+
+def detect(root: Path, environ: Mapping[str, str] = os.environ) -> str | None:
+    on_github = environ.get("GITHUB_SERVER_URL", "https://github.com") == "https://github.com"
+    if on_github and (slug := _valid(environ.get("GITHUB_REPOSITORY", ""))):
+        return slug
+    try:
+        command = ["git", "-C", str(root), "remote", "get-url", "origin"]
+        return parse_remote(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    except (OSError, subprocess.CalledProcessError):  # no git, no repository or no remote
+        return None
+
+
+def _valid(slug: str) -> str | None:
+    name = slug.partition("/")[2]
+    return slug if SLUG.fullmatch(slug) and name not in (".", "..") else None

@@ -1,0 +1,23 @@
+"""The built book on localhost."""
+
+from __future__ import annotations
+
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+from tools.project import Project, ToolError
+
+PORT = 8000
+
+
+def serve(project: Project) -> None:
+    if not (project.html / "index.html").is_file():
+        raise ToolError("The book is not built yet: run `make book`.")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(project.html))
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", PORT), handler)
+    except OSError:  # taken: any free port will do
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with server:
+        print(f"The book is at http://127.0.0.1:{server.server_port}/ (Ctrl-C ends this)", flush=True)
+        server.serve_forever()
