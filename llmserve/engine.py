@@ -51,8 +51,10 @@ class Engine:
         order = _compute_order(chunks)
         logits = self._forward([chunks[i] for i in order])
         best = logits.argmax(dim=-1)  # the first of equals; a NaN counts as the greatest
-        if logits.gather(1, best[:, None]).isnan().any():
-            raise RuntimeError("a logit is not a number: the weights or the cache hold NaN or infinity")
+        if not logits.gather(1, best[:, None]).isfinite().all():
+            raise RuntimeError(
+                "a logit is not a finite number: the weights or the cache hold NaN or infinity"
+            )
         token_ids = iter(best.tolist())
         found = {i: next(token_ids) for i in order if chunks[i].needs_token}
         return [found.get(i) for i in range(len(chunks))]

@@ -87,10 +87,11 @@ def say(text: str) -> None:
     display(Markdown(text))
 
 
-def show_table(rows: list[dict[str, Any]], formats: dict[str, str] | None = None) -> None:
-    """Show rows as a table; `formats` by column, as in str.format."""
+def show_table(rows: list[dict[str, Any]], formats: dict[str, str] | None = None, caption: str = "") -> None:
+    """Show rows as a table; `formats` by column, as in str.format; the caption says what the numbers are."""
     table = pd.DataFrame(rows).style.format(formats or {}, na_rep="–").hide(axis="index")
-    display(HTML(table.to_html(table_attributes='class="dataframe"')))
+    table.set_caption(caption).set_table_attributes('class="dataframe"')
+    display(HTML(table.to_html()))
 
 
 def show_source(thing: Any) -> None:

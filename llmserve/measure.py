@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -12,6 +12,7 @@ import torch
 
 from .engine import Engine
 from .metrics import Summary, summarise
+from .models.gpt2 import GPT2
 from .request import Chunk, Request, Sequence
 from .run import Run
 
@@ -55,24 +56,27 @@ def thirds(values: list[float]) -> list[float]:
     return [median(values[i::3]) for i in range(3)]
 
 
-def product_seconds(rows: list[int], forms: list[type], repeats: int = 9) -> dict[str, dict[int, float]]:
-    """Median seconds of GPT-2's weight products in a step of so many rows, for each form of product.
+def product_seconds(
+    rows: list[int], forms: list[type], model: GPT2, repeats: int
+) -> dict[str, dict[int, list[float]]]:
+    """Seconds of GPT-2's layer products in a step of so many rows, by form and rows, interleaved.
 
     Three of the twelve layers are timed and counted four times: too large for a cache, small in memory.
     """
-    shapes = [(2304, 768), (768, 768), (3072, 768), (768, 3072)] * 3
-    weights = [torch.randn(shape) for shape in shapes]
+    h, like = model.config.hidden, {"dtype": model.dtype, "device": model.device}
+    shapes = [(3 * h, h), (h, h), (4 * h, h), (h, 4 * h)] * 3
+    weights = [torch.randn(shape, **like) for shape in shapes]
     products = {form.__name__: [form(weight) for weight in weights] for form in forms}
-    inputs = {n: [torch.randn(n, inner) for _, inner in shapes] for n in rows}
+    inputs = {n: [torch.randn(n, inner, **like) for _, inner in shapes] for n in rows}
     seconds: dict[str, dict[int, list[float]]] = {name: {n: [] for n in rows} for name in products}
     with torch.inference_mode():
-        for _ in range(repeats + 1):
-            for name, n in itertools.product(products, rows):
-                start = time.perf_counter()
-                for product, x in zip(products[name], inputs[n], strict=True):
-                    product(x)
+        for turn, name, n in itertools.product(range(repeats + 1), products, rows):
+            start = time.perf_counter()
+            for product, x in zip(products[name], inputs[n], strict=True):
+                product(x)
+            if turn:  # the first is a warm-up
                 seconds[name][n].append(4 * (time.perf_counter() - start))
-    return {name: {n: median(taken[1:]) for n, taken in by_rows.items()} for name, by_rows in seconds.items()}
+    return seconds
 
 
 def full_batch_decode_step(engine: Engine, context: int, repeats: int = 15) -> float:
@@ -84,24 +88,33 @@ def full_batch_decode_step(engine: Engine, context: int, repeats: int = 15) -> f
 class Rounds:
     """Runs of several contestants, taken in turn; `redone` counts the rounds taken again."""
 
-    runs: dict[str, list[Run]] = field(default_factory=dict)
+    runs: dict[Hashable, list[Run]] = field(default_factory=dict)
     redone: int = 0
 
-    def first(self, name: str) -> Run:
+    def note(self, requests: int) -> str:
+        """How the readings were taken, for the page."""
+        taken = len(next(iter(self.runs.values())))
+        again = "none was" if not self.redone else f"{self.redone} had to be"
+        return (
+            f"*{requests} requests a run; {taken} {'round' if taken == 1 else 'rounds'}; "
+            f"{again} taken again because another process disturbed it.*"
+        )
+
+    def first(self, name: Hashable) -> Run:
         return self.runs[name][0]
 
-    def summaries(self, name: str) -> list[Summary]:
+    def summaries(self, name: Hashable) -> list[Summary]:
         return [summarise(run) for run in self.runs[name]]
 
-    def values(self, name: str, metric: str) -> list[float]:
+    def values(self, name: Hashable, metric: str) -> list[float]:
         """One reading a round of a metric of Summary."""
         return [getattr(summary, metric) for summary in self.summaries(name)]
 
-    def median(self, name: str, metric: str) -> float:
+    def median(self, name: Hashable, metric: str) -> float:
         return median(self.values(name, metric))
 
 
-def interleave(contestants: Mapping[str, Callable[[], Run]], rounds: int) -> Rounds:
+def interleave(contestants: Mapping[Hashable, Callable[[], Run]], rounds: int) -> Rounds:
     """Run every contestant once a round, so that a slow minute hits all of them alike.
 
     A round in which some kind of step had less than 0.9 of its usual CPU share was disturbed by

@@ -123,7 +123,10 @@ def check_request(request: Request, vocab_size: int, max_model_len: int) -> None
             raise ValueError(f"{who}: prompt token {token!r} is not a token id in 0...{vocab_size - 1}")
     if not _is_int(max_tokens) or max_tokens < 1:
         raise ValueError(f"{who}: max_tokens={max_tokens!r}; ask for a whole number of tokens, 1 or more")
-    if not 0 <= request.arrival_time < math.inf:
+    for token in request.stop_token_ids:
+        if not _is_int(token):
+            raise ValueError(f"{who}: stop token {token!r} is not a token id; give whole numbers")
+    if not isinstance(request.arrival_time, int | float) or not 0 <= request.arrival_time < math.inf:
         raise ValueError(f"{who}: arrival_time={request.arrival_time!r}; give seconds from 0 on, finite")
     # The last output token needs no K and V, but it counts: the field counts it too.
     if len(prompt) + max_tokens > max_model_len:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import operator
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,7 +108,8 @@ class Run:
         """Write the log as gzipped JSON lines; `Run.load` gives it back without loss."""
         head = {"format": FORMAT, "policy": self.policy, "max_num_seqs": self.max_num_seqs}
         with gzip.open(path, "wt", encoding="utf-8") as file:
-            write = lambda tag, value: file.write(json.dumps([tag, value]) + "\n")  # noqa: E731
+            # operator.index: NumPy's integers are as good as ours
+            write = lambda *line: file.write(json.dumps(line, default=operator.index) + "\n")  # noqa: E731
             write("run", head)
             for request in self.submitted:
                 fields = asdict(request)
@@ -124,7 +127,7 @@ class Run:
         try:
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]
-        except (EOFError, json.JSONDecodeError) as error:
+        except (EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(
                 f"{path}: the file is cut short or damaged ({error}); save the run again"
             ) from None

@@ -91,13 +91,20 @@ class GPT2:
         self.token_embedding, self.position_embedding = take("wte.weight"), take("wpe.weight")
         self.vocabulary: Linear = form(self.token_embedding)
 
-    def __call__(self, tokens: Tensor, positions: Tensor, attend: Attend, head_rows: Tensor | None) -> Tensor:
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        head_rows: Tensor | None,
+    ) -> Tensor:
         """tokens, positions: (T,) of all sequences in the step, one after the other.
 
         head_rows: indices of the rows whose next token is wanted, or None for all.
         Returns logits (rows, vocab_size).
         """
-        x = F.embedding(tokens, self.token_embedding) + F.embedding(positions, self.position_embedding)
+        x = F.embedding(tokens, self.token_embedding)
+        x = x + F.embedding(positions, self.position_embedding)
         heads = (len(tokens), 3, self.config.num_heads, self.config.head_dim)
         for layer, block in enumerate(self.blocks):
             q, k, v = block.qkv(self._norm(x, block.attention_norm)).view(heads).unbind(1)

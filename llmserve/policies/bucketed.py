@@ -22,5 +22,5 @@ class Bucketed(Static):
         at = by_length.index(oldest)
         windows = [by_length[i : i + size] for i in range(max(0, at - size + 1), at + 1)]
         full = [window for window in windows if len(window) == size]
-        batch = min(full, key=lambda window: expected_tokens(window[-1]) - expected_tokens(window[0]))
+        batch = min(full, key=lambda w: expected_tokens(w[-1]) - expected_tokens(w[0]))
         return sorted(batch, key=lambda seq: (seq is not oldest, waiting.index(seq)))

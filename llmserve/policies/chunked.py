@@ -9,14 +9,15 @@ class Chunked(Continuous):
         super().__init__(max_num_seqs, key=key)
         if not isinstance(max_num_batched_tokens, int) or max_num_batched_tokens < max_num_seqs:
             raise ValueError(
-                f"max_num_batched_tokens={max_num_batched_tokens!r}: a whole number, at least "
-                f"max_num_seqs={max_num_seqs}, or a step could not give every decode its token"
+                f"max_num_batched_tokens={max_num_batched_tokens!r}: give a whole number, at least "
+                f"max_num_seqs={max_num_seqs}, so that every decode gets its token"
             )
         self.max_num_batched_tokens = max_num_batched_tokens
 
     def compose(self, running):
         left, plan = self.max_num_batched_tokens, []
-        for seq in sorted(running, key=lambda seq: not seq.is_decoding):  # stable: the oldest prompt is next
+        # Decodes first. The sort is stable, so among prompts the oldest goes first.
+        for seq in sorted(running, key=lambda seq: not seq.is_decoding):
             tokens = min(seq.num_uncomputed_tokens, left)
             if tokens:
                 plan.append((seq, tokens))

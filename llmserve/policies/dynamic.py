@@ -10,7 +10,7 @@ class Dynamic(Static):
     def __init__(self, max_num_seqs, max_wait, *, key=first_come):
         super().__init__(max_num_seqs, key=key)
         if not max_wait >= 0:
-            raise ValueError(f"max_wait={max_wait!r}: give seconds, 0 or more (math.inf waits like Static)")
+            raise ValueError(f"max_wait={max_wait!r}: give seconds, 0 or more")
         self.max_wait = max_wait
 
     def admit(self, waiting, running, now, more_coming):

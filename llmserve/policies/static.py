@@ -10,8 +10,10 @@ class Static(Policy):
         return waiting[: self.max_num_seqs]
 
     def compose(self, running):
-        prompts = [(seq, seq.num_uncomputed_tokens) for seq in running if not seq.is_decoding]
-        return prompts or [(seq, 1) for seq in running]  # one row each, finished or not
+        prompts = [seq for seq in running if not seq.is_decoding]
+        if prompts:
+            return [(seq, seq.num_uncomputed_tokens) for seq in prompts]
+        return [(seq, 1) for seq in running]  # one row each, finished or not
 
     def release(self, running, waiting, now):
         return running if all(seq.is_finished for seq in running) else []
