@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import textwrap
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -87,11 +88,19 @@ def say(text: str) -> None:
     display(Markdown(text))
 
 
-def show_table(rows: list[dict[str, Any]], formats: dict[str, str] | None = None, caption: str = "") -> None:
-    """Show rows as a table; `formats` by column, as in str.format; the caption says what the numbers are."""
-    table = pd.DataFrame(rows).style.format(formats or {}, na_rep="–").hide(axis="index")
-    table.set_caption(caption).set_table_attributes('class="dataframe"')
-    display(HTML(table.to_html()))
+def show_table(caption: str, columns: dict[str, Iterable[Any] | tuple[str, Iterable[Any]]]) -> None:
+    """Show a table by columns: a name, then its values, or (a format as in str.format, its values).
+
+    A mapping counts as its values. The caption says what is measured, computed or simulated.
+    """
+    cells = {}
+    for name, column in columns.items():
+        formatted = isinstance(column, tuple) and "{" in str(column[0])
+        form, values = column if formatted else ("{}", column)
+        values = values.values() if isinstance(values, dict) else values
+        cells[name] = ["–" if value is None else form.format(value) for value in values]
+    table = pd.DataFrame(cells).style.hide(axis="index").set_caption(caption)
+    display(HTML(table.set_table_attributes('class="dataframe"').to_html()))
 
 
 def show_source(thing: Any) -> None:

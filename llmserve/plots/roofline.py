@@ -36,7 +36,8 @@ def step_against_floor(
         low = [m - min(measured[b]) * 1e3 for m, b in zip(middle, batches, strict=True)]
         high = [max(measured[b]) * 1e3 - m for m, b in zip(middle, batches, strict=True)]
         axes.errorbar(batches, middle, yerr=[low, high], fmt="o-", color=OURS, capsize=3)
-        axes.text(batches[0], middle[0] * 1.25, "measured step (median and range)", color=OURS, va="bottom")
+        above = 1.3 * max(max(measured[batch]) for batch in batches[:4]) * 1e3
+        axes.text(batches[0], above, "measured step (median and range)", color=OURS, va="bottom")
     _log_axes(axes, batches)
     axes.set(xlabel="sequences in the batch", ylabel="milliseconds")
     return finish(figure)
@@ -51,11 +52,12 @@ def roofline(work: StepWork, peak: Peak, context: int, measured: dict[int, list[
     axes.axvline(peak.ridge, color=FAINT, linestyle=":", zorder=0)
     label = f"ridge {peak.ridge:.1f} FLOP/byte"
     axes.text(peak.ridge, peak.flops / 1e9 * 1.08, label, ha="center", va="bottom")
+    lowest = min(work.flops(b, context) / median(measured[b]) for b in measured) / 1e9
     for batch, x in intensity.items():
         y = work.flops(batch, context) / median(measured[batch]) / 1e9
         axes.plot(x, y, "o", color=OURS)
         axes.annotate(f"{batch}", (x, y), (7, -9), textcoords="offset points", color=OURS)
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(None, peak.flops / 1e9 * 1.7))
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(lowest / 1.6, peak.flops / 1e9 * 1.7))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set(xlabel="FLOP per byte read (labels: batch size)", ylabel="GFLOP/s")

@@ -17,7 +17,7 @@ POLICY_COLORS = {
 }
 INK, MUTED, FAINT = "#222222", "#666666", "#BBBBBB"
 POST = MUTED  # the post's figures, wherever they stand beside ours
-WIDTH = 6.8  # inches: the text column of the page; a phone shows it at half size, hence the large type
+WIDTH = 5.4  # inches: narrow, so that type of this size is still legible on a phone
 
 
 def policy_color(policy: str) -> str:
