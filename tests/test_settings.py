@@ -1,0 +1,89 @@
+"""What a reader may choose, and what the package says to a bad choice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from llmserve import lab
+from llmserve.__main__ import main
+from llmserve.models import load
+from llmserve.settings import Settings, available_cores
+
+
+def test_the_defaults_are_quick_and_on_the_cpu() -> None:
+    assert Settings.from_env({}) == Settings("quick", "auto", "cpu", "float32", available_cores())
+
+
+def test_every_choice_is_read() -> None:
+    chosen = {"SCALE": "full", "WEIGHTS": "random", "DEVICE": "mps", "DTYPE": "float16", "THREADS": "3"}
+    environ = {f"LLMSERVE_{name}": value for name, value in chosen.items()}
+    assert Settings.from_env(environ) == Settings("full", "random", "mps", "float16", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("SCALE", "banana", "LLMSERVE_SCALE='banana': choose one of quick, full"),
+        ("DEVICE", "tpu", "LLMSERVE_DEVICE='tpu'"),
+        ("THREADS", "0", "LLMSERVE_THREADS='0': give a whole number"),
+        ("THREADS", "-1", "LLMSERVE_THREADS='-1'"),
+        ("THREADS", "two", "LLMSERVE_THREADS='two'"),
+    ],
+)
+def test_a_bad_choice_names_itself_and_the_remedy(name: str, value: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings.from_env({f"LLMSERVE_{name}": value})
+
+
+def test_scale_decides_sizes_and_rounds() -> None:
+    assert lab.Lab(Settings(weights="random")).pick(quick=1, full=2) == 1
+    full = lab.Lab(Settings(scale="full", weights="random"))
+    assert (full.pick(quick=1, full=2), full.rounds) == (2, 3)
+
+
+def test_a_notebook_says_what_its_numbers_come_from() -> None:
+    sentence = lab.Lab(Settings(weights="random", threads=2)).sentence
+    assert "random weights" in sentence
+    assert "2 threads" in sentence
+
+
+def test_a_table_is_shown_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list = []
+    monkeypatch.setattr(lab, "display", shown.append)
+    columns = {"n": (1, 2), "share": ("{:.1f}", {"a": 0.25, "b": 0.5}), "gap": [None, "x"]}
+    lab.show_table("What it is", columns)
+    html = shown[0].data
+    for piece in ("What it is", "<th", ">share<", ">0.2<", ">0.5<", ">–<", ">x<"):
+        assert piece in html
+
+
+def test_without_local_weights_auto_is_random_and_pretrained_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(load, "local_folder", lambda: None)
+    assert load.resolve_weights("auto") == "random"
+    with pytest.raises(ValueError, match="python -m llmserve download"):
+        load.resolve_weights("pretrained")
+
+
+def test_a_download_without_a_connection_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_network(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("no route")
+
+    monkeypatch.setattr(load, "local_folder", lambda: None)
+    monkeypatch.setattr(httpx, "head", no_network)
+    monkeypatch.setattr(sys, "argv", ["llmserve", "download"])
+    assert main() == 1
+    assert capsys.readouterr().err.startswith("download failed: no connection to")
+
+
+def test_the_command_line_works_as_a_module() -> None:
+    told = subprocess.run([sys.executable, "-m", "llmserve", "--help"], capture_output=True, text=True)
+    assert told.returncode == 0
+    assert "download" in told.stdout
