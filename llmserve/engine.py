@@ -26,6 +26,8 @@ class Engine:
         self.max_num_seqs = cache.num_slots
 
     def new_pool(self) -> SlotPool:
+        """An empty pool for a new run, and a cache that holds nothing of the last one."""
+        self.cache.reset()
         return SlotPool(self.cache.num_slots, self.cache.max_model_len)
 
     def step(self, chunks: list[Chunk]) -> StepResult:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.gpt2 import Attend, Config
-from ..request import Chunk
+from ..request import Chunk, Sequence
 
 
 class CatCache:
@@ -20,21 +20,27 @@ class CatCache:
     def __init__(self, config: Config, num_slots: int, max_model_len: int) -> None:
         self.num_slots, self.max_model_len = num_slots, max_model_len
         self.num_layers = config.num_layers
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the batch: a new run, or a new batch after the last one has ended."""
         self.k: list[Tensor | None] = [None] * self.num_layers
         self.v: list[Tensor | None] = [None] * self.num_layers
-        self.members: list[str] = []
+        self.members: list[Sequence] = []
         self.length = 0
 
     def begin_step(self, chunks: list[Chunk], positions: Tensor) -> Attend:
         """Check that the step is lockstep; returns its attend(layer, q, k, v). ValueError otherwise."""
-        members = [chunk.sequence.id for chunk in chunks]
+        members = [chunk.sequence for chunk in chunks]
         starts, counts = {chunk.start for chunk in chunks}, {chunk.num_tokens for chunk in chunks}
-        if starts == {0}:
-            self.k, self.v = [None] * self.num_layers, [None] * self.num_layers
-            self.members, self.length = members, 0
+        done = all(sequence.is_finished or not sequence.num_computed_tokens for sequence in self.members)
+        if starts == {0} and done:
+            self.reset()
+            self.members = members
         if members != self.members:
+            held, given = ([sequence.id for sequence in group] for group in (self.members, members))
             raise ValueError(
-                f"the cat cache holds a batch of {self.members} and was given {members}: "
+                f"the cat cache holds a batch of {held} and was given {given}: "
                 "none can join or leave; use a SlotCache"
             )
         if starts != {self.length} or len(counts) > 1:

@@ -41,6 +41,9 @@ class SlotCache:
         self.k = torch.zeros(shape, dtype=dtype, device=device)
         self.v = torch.zeros(shape, dtype=dtype, device=device)
 
+    def reset(self) -> None:
+        """A new run: nothing to forget, since a slot is read no further than its holder has written."""
+
     def begin_step(self, chunks: list[Chunk], positions: Tensor) -> Attend:
         """Work out once what every layer of this step needs; returns its attend(layer, q, k, v).
 

@@ -1,8 +1,27 @@
 """Every figure of the book, one function each. They return a matplotlib Figure."""
 
+from .bars import launch_sizes, metric_dots, spread
+from .caches import caches
 from .comparison import against_post
+from .lines import gap_tails, lines, queues
 from .roofline import roofline, step_against_floor, step_parts
 from .style import POLICY_COLORS
-from .timeline import timeline
+from .timeline import lives, timeline, timelines
 
-__all__ = ["POLICY_COLORS", "against_post", "roofline", "step_against_floor", "step_parts", "timeline"]
+__all__ = [
+    "POLICY_COLORS",
+    "against_post",
+    "caches",
+    "gap_tails",
+    "launch_sizes",
+    "lines",
+    "lives",
+    "metric_dots",
+    "queues",
+    "roofline",
+    "spread",
+    "step_against_floor",
+    "step_parts",
+    "timeline",
+    "timelines",
+]

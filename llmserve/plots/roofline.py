@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -64,17 +65,21 @@ def roofline(work: StepWork, peak: Peak, context: int, measured: dict[int, list[
     return finish(figure)
 
 
-def step_parts(parts: dict[int, dict[str, float]]) -> Figure:
-    """A stacked bar a batch size: where the milliseconds of one decode step go."""
-    figure, axes = new_figure(0.42 * len(parts) + 1.9, "Where the time of a decode step goes")
-    labels = [str(batch) for batch in parts]
+def step_parts(
+    parts: Mapping[object, dict[str, float]],
+    title: str = "Where the time of a decode step goes",
+    ylabel: str = "batch",
+) -> Figure:
+    """A stacked bar a batch size (or another label): where the milliseconds of one step go."""
+    figure, axes = new_figure(0.42 * len(parts) + 1.9, title)
+    labels = [str(label) for label in parts]
     left = [0.0] * len(parts)
     for name, color in zip(PARTS, PART_COLORS, strict=True):
         widths = [part[name] * 1e3 for part in parts.values()]
         axes.barh(labels, widths, left=left, color=color, label=name, height=0.7)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.invert_yaxis()
-    axes.set(xlabel="milliseconds", ylabel="batch")
+    axes.set(xlabel="milliseconds", ylabel=ylabel)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=10)
     return finish(figure)
 

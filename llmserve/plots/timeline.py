@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
+from ..life import Phase
 from ..run import Run, Step
 from .style import FAINT, INK, MUTED, finish, new_figure, policy_color
 
@@ -72,6 +75,44 @@ def timeline(run: Run, num_batches: int | None = 2, title: str | None = None, un
     figure = finish(figure)
     axes.spines["left"].set_visible(False)
     return figure
+
+
+def timelines(runs: Mapping[str, Run], until: float, title: str, unit: str = "s") -> Figure:
+    """Several runs one above the other on one time axis, up to a time."""
+    slots = next(iter(runs.values())).max_num_seqs
+    figure, axes = new_figure(len(runs) * (0.2 * slots + 0.55) + 0.8, title, rows=len(runs))
+    for (name, run), panel in zip(runs.items(), axes, strict=True):
+        steps = [step for step in run.log if step.start < until]
+        _draw(panel, spans(steps), policy_color(run.policy))
+        rows = [chunk for step in steps for chunk in step.chunks if chunk.token_id is not None]
+        useful = sum(chunk.kept for chunk in rows) / len(rows)
+        panel.set_title(f"{name}: {useful:.0%} of the rows useful", loc="left", fontsize=11)
+        panel.set(xlim=(0, until), ylim=(slots - 0.45, -0.55), yticks=[0, slots - 1], ylabel="slot")
+        panel.tick_params(axis="y", length=0)
+    axes[-1].set_xlabel(f"time ({unit})")
+    return finish(figure)
+
+
+def lives(parts: Mapping[str, list[Phase]], title: str) -> Figure:
+    """One request under several policies on one axis: waiting, prefill, decode, stalled."""
+    figure, axes = new_figure(0.62 * len(parts) + 1.5, title)
+    looks = {
+        "waiting": {"facecolor": "white", "edgecolor": FAINT},
+        "prefill": {"facecolor": PREFILL, "edgecolor": "white"},
+        "stalled": {"facecolor": "#F0E442", "edgecolor": "white"},
+    }
+    for y, (policy, phases) in enumerate(parts.items()):
+        for phase in phases:
+            look = looks.get(phase.kind, {"facecolor": policy_color(policy), "edgecolor": "white"})
+            axes.broken_barh(
+                [(phase.start, phase.end - phase.start)], (y - LANE / 2, LANE), linewidth=0.5, **look
+            )
+    shown = {**looks, "decode": {"facecolor": MUTED, "edgecolor": "white"}}
+    handles = [Patch(label=kind, **shown[kind]) for kind in ("waiting", "prefill", "decode", "stalled")]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=10)
+    axes.set_yticks(range(len(parts)), list(parts))
+    axes.set(xlabel="time (s)", ylim=(len(parts) - 0.45, -0.55))
+    return finish(figure)
 
 
 def _draw(axes: Axes, found: list[Span], color: str) -> None:

@@ -1,0 +1,101 @@
+"""What happened to one request, and who made it wait: read from a run's log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .run import Run, Step
+
+
+class Phase(NamedTuple):
+    """waiting, prefill, decode or stalled, from `start` to `end` seconds."""
+
+    kind: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A gap between two tokens of one request that spans steps without its chunk.
+
+    `prompts` are the requests whose prompts those steps computed, `prompt_tokens` how many tokens.
+    """
+
+    request_id: str
+    start: float
+    gap: float
+    lost: float  # seconds of the steps without it
+    prompts: tuple[str, ...]
+    prompt_tokens: int
+
+
+def phases(run: Run, request_id: str) -> list[Phase]:
+    """One request's life from arrival to its last token, without holes; equal neighbours are merged."""
+    request = next(request for request in run.submitted if request.id == request_id)
+    parts: list[Phase] = []
+    now, tokens = request.arrival_time, 0
+
+    def add(kind: str, start: float, end: float) -> None:
+        if end <= start:
+            return
+        if parts and parts[-1].kind == kind:
+            parts[-1] = Phase(kind, parts[-1].start, end)
+        else:
+            parts.append(Phase(kind, start, end))
+
+    ends = {event.request_id: event.time for event in run.events if event.kind in ("finish", "abort")}
+    for step in run.log:
+        if step.end <= now:
+            continue
+        if now >= ends.get(request_id, float("inf")):
+            break
+        mine = [chunk for chunk in step.chunks if chunk.request_id == request_id]
+        add("stalled" if tokens else "waiting", now, step.start)
+        start = max(now, step.start)
+        if mine:
+            add(mine[0].kind, start, step.end)
+            tokens += mine[0].kept
+        else:
+            add("stalled" if tokens else "waiting", start, step.end)
+        now = step.end
+    return parts
+
+
+def stalls(run: Run) -> list[Stall]:
+    """Every stall of a run, in order of time; the first token's wait is TTFT and no stall."""
+    last_token: dict[str, int] = {}  # request -> the step that gave its last token
+    found: list[Stall] = []
+    for now, step in enumerate(run.log):
+        for chunk in step.chunks:
+            if not chunk.kept:
+                continue
+            before = last_token.get(chunk.request_id)
+            last_token[chunk.request_id] = now
+            if before is not None and now > before + 1:
+                found.append(_stall(chunk.request_id, run.log[before : now + 1]))
+    return sorted(found, key=lambda stall: stall.start)
+
+
+def _stall(request_id: str, steps: list[Step]) -> Stall:
+    """`steps` run from the one with the last token before the gap to the one with the next token."""
+    without = [s for s in steps[1:-1] if all(chunk.request_id != request_id for chunk in s.chunks)]
+    prompts = [chunk for step in without for chunk in step.chunks if chunk.kind == "prefill"]
+    return Stall(
+        request_id=request_id,
+        start=steps[0].end,
+        gap=steps[-1].end - steps[0].end,
+        lost=sum(step.seconds for step in without),
+        prompts=tuple(dict.fromkeys(chunk.request_id for chunk in prompts)),
+        prompt_tokens=sum(chunk.num_tokens for chunk in prompts),
+    )
+
+
+def launches(run: Run) -> list[tuple[float, int]]:
+    """(time, how many requests entered together), in order: the batch sizes of a static-like run."""
+    sizes: dict[float, int] = {}
+    for event in run.events:
+        if event.kind == "admit":
+            sizes[event.time] = sizes.get(event.time, 0) + 1
+    return sorted(sizes.items())

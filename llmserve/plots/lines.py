@@ -1,0 +1,85 @@
+"""Lines with their names at the end: readings over a parameter, queues over time, tails of a distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from ..metrics import request_times
+from ..run import Run
+from .style import INK, MUTED, finish, new_figure, policy_color
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+
+
+def lines(
+    series: Mapping[str, Mapping[float, Sequence[float]]],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    colors: Mapping[str, str] | None = None,
+    ticks: Sequence[float] | None = None,
+) -> Figure:
+    """The median of each x's readings as a line, their range as a band. `log` names axes: "x", "y", "xy"."""
+    figure, axes = new_figure(3.4, title)
+    for (name, readings), fallback in zip(series.items(), PALETTE, strict=False):
+        color = (colors or {}).get(name, fallback)
+        xs = sorted(readings)
+        middle = [median(readings[x]) for x in xs]
+        axes.plot(xs, middle, "o-", color=color, markersize=4)
+        low, high = ([pick(readings[x]) for x in xs] for pick in (min, max))
+        axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
+        axes.annotate(f" {name}", (xs[-1], middle[-1]), color=color, va="center", annotation_clip=False)
+    for axis in log:
+        _plain_log(axes, axis)
+    if ticks:
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    if "y" not in log:
+        axes.set_ylim(bottom=0)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    return finish(figure)
+
+
+def queues(runs: Mapping[str, Run], title: str) -> Figure:
+    """How many requests wait, over time, one line a policy."""
+    figure, axes = new_figure(3.0, title)
+    for name, run in runs.items():
+        color, times = policy_color(run.policy), [step.end for step in run.log]
+        waiting = [step.num_waiting for step in run.log]
+        axes.step(times, waiting, where="post", color=color, linewidth=1.8)
+        most = max(range(len(waiting)), key=waiting.__getitem__)
+        axes.annotate(f"{name} ", (times[most], waiting[most]), color=color, ha="right", va="bottom")
+    last = max(request.arrival_time for request in next(iter(runs.values())).submitted)
+    axes.axvline(last, color=MUTED, linestyle=":", zorder=0)
+    axes.text(last, axes.get_ylim()[1], " last arrival", color=MUTED, va="top")
+    axes.set(xlabel="time (s)", ylabel="requests waiting", xlim=(0, None), ylim=(0, None))
+    return finish(figure)
+
+
+def gap_tails(runs: Mapping[str, Run], title: str) -> Figure:
+    """What share of all gaps between tokens is longer than x: the tail that an average hides."""
+    figure, axes = new_figure(3.2, title)
+    for name, run in runs.items():
+        gaps = sorted(gap * 1e3 for request in request_times(run) for gap in request.gaps)
+        share = [(len(gaps) - i) / len(gaps) for i in range(len(gaps))]
+        axes.step(gaps, share, where="post", color=policy_color(run.policy), linewidth=1.8)
+        tip = (gaps[-1], share[-1])
+        axes.annotate(f" {name}", tip, color=policy_color(run.policy), annotation_clip=False)
+    axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
+    axes.text(axes.get_xlim()[0], 0.0105, " one gap in a hundred", va="bottom", fontsize=10, color=MUTED)
+    for axis in "xy":
+        _plain_log(axes, axis)
+    axes.set(xlabel="gap between two tokens (ms)", ylabel="share of gaps longer")
+    return finish(figure)
+
+
+def _plain_log(axes: Axes, which: str) -> None:
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}scale": "log"})
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
