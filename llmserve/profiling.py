@@ -33,15 +33,23 @@ def profile_step(engine: Engine, chunks: list[Chunk], repeats: int = 5) -> dict[
     """
     for _ in range(2):
         engine.step(chunks)
-    whole = median(_seconds(engine, chunks) for _ in range(repeats))
+    whole, profiled = [], []
+    for _ in range(repeats):  # in turn, so that a slow moment hits both alike
+        whole.append(_seconds(engine, chunks))
+        profiled.append(_operations(engine, chunks))
+    parts = {name: median(one[name] for one in profiled) for name in PARTS}
+    parts["Python"] = max(0.0, median(whole) - sum(parts.values()))
+    return parts
+
+
+def _operations(engine: Engine, chunks: list[Chunk]) -> dict[str, float]:
+    """Seconds of one step's operations by part, from the profiler."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
-        for _ in range(repeats):
-            engine.step(chunks)
+        engine.step(chunks)
     parts = dict.fromkeys(PARTS, 0.0)
     for event in profiler.events():
         if event.cpu_parent is None and "::" in event.name:
-            parts[_part(event, engine.vocab_size)] += event.cpu_time_total / 1e6 / repeats
-    parts["Python"] = max(0.0, whole - sum(parts.values()))
+            parts[_part(event, engine.vocab_size)] += event.cpu_time_total / 1e6
     return parts
 
 

@@ -27,6 +27,7 @@ def lines(
 ) -> Figure:
     """The median of each x's readings as a line, their range as a band. `log` names axes: "x", "y", "xy"."""
     figure, axes = new_figure(3.4, title)
+    ends: list[tuple[float, float, str, str]] = []
     for (name, readings), fallback in zip(series.items(), PALETTE, strict=False):
         color = (colors or {}).get(name, fallback)
         xs = sorted(readings)
@@ -34,7 +35,7 @@ def lines(
         axes.plot(xs, middle, "o-", color=color, markersize=4)
         low, high = ([pick(readings[x]) for x in xs] for pick in (min, max))
         axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
-        axes.annotate(f" {name}", (xs[-1], middle[-1]), color=color, va="center", annotation_clip=False)
+        ends.append((middle[-1], xs[-1], name, color))
     for axis in log:
         _plain_log(axes, axis)
     if ticks:
@@ -42,7 +43,18 @@ def lines(
     if "y" not in log:
         axes.set_ylim(bottom=0)
     axes.set(xlabel=xlabel, ylabel=ylabel)
+    _name_ends(axes, ends)
     return finish(figure)
+
+
+def _name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+    """Each line's name at its end, moved up where two would lie on each other."""
+    lowest = -1.0
+    for y, x, name, color in sorted(ends):
+        height = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))[1]
+        lowest = max(height, lowest + 0.075)
+        style = {"color": color, "va": "center", "annotation_clip": False}
+        axes.annotate(f" {name}", (1.0, lowest), xycoords="axes fraction", **style)
 
 
 def queues(runs: Mapping[str, Run], title: str) -> Figure:
