@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from llmserve import plots
+from llmserve.life import phases
 from llmserve.loop import serve
 from llmserve.models.gpt2 import Config
 from llmserve.plots.style import POLICY_COLORS, policy_color
@@ -65,6 +66,15 @@ def figures(run: Run) -> list[Figure]:
         plots.step_against_floor(WORK, PEAK, 128, list(STEPS), STEPS),
         plots.roofline(WORK, PEAK, 128, STEPS),
         plots.step_parts({batch: dict.fromkeys(PARTS, 0.001) for batch in STEPS}),
+        plots.timelines({"one": run, "two": run}, until=6.0, title="Two runs"),
+        plots.lives({"Static": phases(run, "a"), "Dynamic": phases(run, "d")}, "Two lives"),
+        plots.lines({"x": {1: [1.0, 2.0], 4: [3.0]}, "y": {1: [1.0], 4: [3.1]}}, "A", "n", "ms", log="x"),
+        plots.queues({"Static": run}, "A queue"),
+        plots.gap_tails({"Static": run}, "Gaps"),
+        plots.launch_sizes({"Static": [3, 3], "Dynamic": [1, 3, 2]}, 3, "Launches"),
+        plots.spread({"40": [0.8, 1.0], "400": [0.9, 1.0]}, "Seeds", "ratio"),
+        plots.metric_dots({"a": {"Static": [1.0, 2.0]}, "b": {"Static": [3.0]}}, {"a": {"Static": 1.5}}, "M"),
+        plots.caches({"A": 4, "B": 2}, slot_tokens=6),
         plots.against_post(["x", "y"], [[1.0, 2.0], [3.0]], [1.5, 2.5], "A title", "tokens/s", "#D55E00"),
     ]
 
@@ -81,3 +91,9 @@ def test_every_figure_renders_white_with_a_title(run: Run) -> None:
 def test_a_policy_keeps_its_colour_and_a_readers_own_gets_ink() -> None:
     assert policy_color(repr(Static(8))) == POLICY_COLORS["Static"]
     assert policy_color("Mine(max_num_seqs=8)") not in POLICY_COLORS.values()
+
+
+def test_names_at_the_ends_of_lines_do_not_lie_on_each_other() -> None:
+    figure = plots.lines({"x": {1: [1.0], 2: [3.0]}, "y": {1: [1.0], 2: [3.0]}}, "A", "n", "ms")
+    heights = sorted(text.xy[1] for text in figure.axes[0].texts)
+    assert heights[1] - heights[0] >= 0.07

@@ -65,8 +65,7 @@ def metric_dots(
         panel.set_title(metric, loc="left", fontsize=10.5)
         panel.set(ylim=(len(policies) - 0.5, -0.5), yticks=range(len(policies)))
         panel.set_yticklabels(policies if panel.get_subplotspec().is_first_col() else [])
-        panel.set_xlim(left=0)
-        panel.margins(x=0.1)
+        panel.set_xlim(0, 1.12 * panel.get_xlim()[1])
         panel.grid(axis="y", color="#EEEEEE")
     for panel in panels[len(readings) :]:
         panel.set_axis_off()

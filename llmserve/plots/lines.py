@@ -7,7 +7,7 @@ from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from ..metrics import request_times
 from ..run import Run
@@ -68,7 +68,8 @@ def queues(runs: Mapping[str, Run], title: str) -> Figure:
         axes.annotate(f"{name} ", (times[most], waiting[most]), color=color, ha="right", va="bottom")
     last = max(request.arrival_time for request in next(iter(runs.values())).submitted)
     axes.axvline(last, color=MUTED, linestyle=":", zorder=0)
-    axes.text(last, axes.get_ylim()[1], " last arrival", color=MUTED, va="top")
+    axes.text(last, 1.0, " last arrival", color=MUTED, va="bottom", transform=axes.get_xaxis_transform())
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="time (s)", ylabel="requests waiting", xlim=(0, None), ylim=(0, None))
     return finish(figure)
 
@@ -83,9 +84,13 @@ def gap_tails(runs: Mapping[str, Run], title: str) -> Figure:
         tip = (gaps[-1], share[-1])
         axes.annotate(f" {name}", tip, color=policy_color(run.policy), annotation_clip=False)
     axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
-    axes.text(axes.get_xlim()[0], 0.0105, " one gap in a hundred", va="bottom", fontsize=10, color=MUTED)
+    beside = {"transform": axes.get_yaxis_transform(), "fontsize": 10, "color": MUTED}
+    axes.text(1.0, 0.0105, "one gap in a hundred", ha="right", va="bottom", **beside)
     for axis in "xy":
         _plain_log(axes, axis)
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000, 2000) if low < tick < high]
+    axes.set_xticks(ticks, [f"{tick}" for tick in ticks])
     axes.set(xlabel="gap between two tokens (ms)", ylabel="share of gaps longer")
     return finish(figure)
 
