@@ -108,9 +108,10 @@ class _DecodeGroup:
         if self.slots is not None:
             q = q.new_zeros(self.num_slots, *q.shape[1:]).index_copy_(0, self.slots, q)
         slots = slice(self.first, self.first + self.num_slots)
-        keys, values = keys[slots, :, : self.longest], values[slots, :, : self.longest]  # views, not copies
-        out = F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, attn_mask=self.mask).squeeze(2)
-        return out if self.slots is None else out[self.slots]
+        # Views of the cache, not copies.
+        keys, values = keys[slots, :, : self.longest], values[slots, :, : self.longest]
+        out = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=self.mask)
+        return out[:, :, 0] if self.slots is None else out[self.slots, :, 0]
 
 
 class _PromptChunk:

@@ -85,7 +85,7 @@ def gap_tails(runs: Mapping[str, Run], title: str) -> Figure:
         axes.annotate(f" {name}", tip, color=policy_color(run.policy), annotation_clip=False)
     axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
     beside = {"transform": axes.get_yaxis_transform(), "fontsize": 10, "color": MUTED}
-    axes.text(1.0, 0.0105, "one gap in a hundred", ha="right", va="bottom", **beside)
+    axes.text(0.01, 0.0105, "one gap in a hundred", va="bottom", **beside)
     for axis in "xy":
         _plain_log(axes, axis)
     low, high = axes.get_xlim()
