@@ -33,7 +33,7 @@ class Claim:
         return {"text/markdown": markdown, "text/plain": markdown, MIME: asdict(self)}
 
 
-def must_hold(id: str, sentence: str, holds: bool, kind: str | None = None, **values: Any) -> Claim:
+def must_hold(id: str, sentence: str, holds: bool, kind: str | None = None, **values: Any) -> None:
     """Show a claim that follows from the schedule or from arithmetic; ClaimError if it is false."""
     kind = _kind(id, kind)
     if kind not in MUST_HOLD:
@@ -41,7 +41,6 @@ def must_hold(id: str, sentence: str, holds: bool, kind: str | None = None, **va
     claim = _show(Claim(id, sentence, kind, "held" if holds else "did not hold here", _plain(values)))
     if not holds:
         raise ClaimError(f"claim {id} must hold on any machine, but: {sentence} ({claim.values})")
-    return claim
 
 
 def timing(
@@ -51,7 +50,7 @@ def timing(
     smaller: list[float],
     kind: str | None = None,
     **values: Any,
-) -> Claim:
+) -> None:
     """Show a claim about time: that the readings `larger` exceed the readings `smaller`, a round each.
 
     held, did not hold here, or too close to call (the two ranges overlap); with a single round the
@@ -66,7 +65,7 @@ def timing(
         verdict = "did not hold here"
     else:
         verdict = "too close to call"
-    return _show(Claim(id, sentence, kind, verdict, _plain({"larger": larger, "smaller": smaller, **values})))
+    _show(Claim(id, sentence, kind, verdict, _plain({"larger": larger, "smaller": smaller, **values})))
 
 
 def _kind(id: str, kind: str | None) -> str:
