@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import torch
 
 from .engine import Engine
 from .kv import CatCache, SlotCache
-from .measure import decode_chunks
+from .measure import decode_chunks, in_turn, timed
 from .models.gpt2 import GPT2, Config
 from .request import Chunk
 
@@ -38,7 +35,8 @@ def append_seconds(model: GPT2, batch: int, context: int, repeats: int) -> Readi
         for tensor in old:
             tensor[places, :, last] = new[:, :, 0]
 
-    return _in_turn({"cat": by_cat, "in place": in_place}, repeats)
+    calls = {"cat": by_cat, "in place": in_place}
+    return in_turn({name: lambda call=call: timed(call) for name, call in calls.items()}, repeats)
 
 
 def step_seconds(model: GPT2, batch: int, context: int, repeats: int) -> Readings:
@@ -54,9 +52,9 @@ def step_seconds(model: GPT2, batch: int, context: int, repeats: int) -> Reading
     for turn in range(repeats + 1):
         chunks = [Chunk(s, s.num_computed_tokens, 1, place) for place, s in enumerate(sequences)]
         for name, taken in readings.items():
-            engine = cat if name == "cat" else slots
-            engine.cache.attention = name.removeprefix("slots, ")  # the cat cache has one form
-            seconds = engine.step(chunks).seconds
+            if name != "cat":  # which has one form
+                slots.cache.attention = name.removeprefix("slots, ")
+            seconds = (cat if name == "cat" else slots).step(chunks).seconds
             if turn:  # the first is a warm-up
                 taken.append(seconds)
         for sequence in sequences:
@@ -75,14 +73,3 @@ def filled_cat_cache(model: GPT2, chunks: list[Chunk]) -> CatCache:
         cache.v[layer] = torch.zeros(shape, dtype=model.dtype, device=model.device)
     cache.members, cache.length = [chunk.sequence for chunk in chunks], context
     return cache
-
-
-def _in_turn(calls: dict[str, Callable[[], None]], repeats: int) -> Readings:
-    readings: Readings = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn:
-                readings[name].append(time.perf_counter() - start)
-    return readings

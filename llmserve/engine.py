@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 
@@ -13,6 +15,8 @@ from .models.gpt2 import GPT2
 from .policies import Continuous
 from .pool import SlotPool
 from .request import Chunk, Request, StepResult
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -45,9 +49,7 @@ class Engine:
     def logits(self, chunks: list[Chunk]) -> list[torch.Tensor | None]:
         """The step's logits (vocab_size,), parallel to the chunks; None where no token is due."""
         order = _compute_order(chunks)
-        rows = iter(self._forward([chunks[i] for i in order]))
-        found = {i: next(rows) for i in order if chunks[i].needs_token}
-        return [found.get(i) for i in range(len(chunks))]
+        return _parallel(chunks, order, self._forward([chunks[i] for i in order]))
 
     def _compute(self, chunks: list[Chunk]) -> list[int | None]:
         order = _compute_order(chunks)
@@ -57,9 +59,7 @@ class Engine:
             raise RuntimeError(
                 "a logit is not a finite number: the weights or the cache hold NaN or infinity"
             )
-        token_ids = iter(best.tolist())
-        found = {i: next(token_ids) for i in order if chunks[i].needs_token}
-        return [found.get(i) for i in range(len(chunks))]
+        return _parallel(chunks, order, best.tolist())
 
     @torch.inference_mode()
     def _forward(self, chunks: list[Chunk]) -> torch.Tensor:
@@ -88,6 +88,13 @@ class Engine:
 def _compute_order(chunks: list[Chunk]) -> list[int]:
     """Single tokens first, by place: then the cache's rows are views in memory order."""
     return sorted(range(len(chunks)), key=lambda i: (chunks[i].num_tokens > 1, chunks[i].place))
+
+
+def _parallel(chunks: list[Chunk], order: list[int], rows: Iterable[T]) -> list[T | None]:
+    """The head rows' results, in compute order, back in the chunks' order; None where there is none."""
+    results = iter(rows)
+    found = {i: next(results) for i in order if chunks[i].needs_token}
+    return [found.get(i) for i in range(len(chunks))]
 
 
 def measure_loop_seconds(max_num_seqs: int = 8, output_tokens: int = 200) -> float:

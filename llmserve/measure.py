@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import TypeVar
 
 import torch
 
 from .engine import Engine
-from .metrics import Summary, summarise
+from .metrics import SLO, Summary, summarise
 from .models.gpt2 import GPT2
 from .request import Chunk, Request, Sequence
 from .run import Run
 
+K = TypeVar("K", bound=Hashable)
 DISTURBED = 0.9  # a CPU share below this part of the usual one means that another process took its time
 MOST_REDONE = 2  # times that one round may be taken again
 
@@ -33,16 +35,28 @@ def decode_chunks(batch: int, context: int) -> list[Chunk]:
     return chunks
 
 
-def decode_steps(engine: Engine, batches: list[int], context: int, repeats: int) -> dict[int, list[float]]:
-    """Seconds of a decode step at each batch size, interleaved; the first of each is a warm-up."""
-    work = {batch: decode_chunks(batch, context) for batch in batches}
-    seconds: dict[int, list[float]] = {batch: [] for batch in batches}
+def in_turn(calls: Mapping[K, Callable[[], float]], repeats: int) -> dict[K, list[float]]:
+    """Call everything in turn and keep the seconds that each call returns; the first is a warm-up."""
+    seconds: dict[K, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 1):
-        for batch in batches:
-            taken = engine.step(work[batch]).seconds
+        for name, call in calls.items():
+            taken = call()
             if turn:
-                seconds[batch].append(taken)
+                seconds[name].append(taken)
     return seconds
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def decode_steps(engine: Engine, batches: list[int], context: int, repeats: int) -> dict[int, list[float]]:
+    """Seconds of a decode step at each batch size, interleaved."""
+    work = {batch: decode_chunks(batch, context) for batch in batches}
+    return in_turn({n: lambda n=n: engine.step(work[n]).seconds for n in batches}, repeats)
 
 
 def prefill_chunks(prompts: int, length: int) -> list[Chunk]:
@@ -68,15 +82,15 @@ def product_seconds(
     weights = [torch.randn(shape, **like) for shape in shapes]
     products = {form.__name__: [form(weight) for weight in weights] for form in forms}
     inputs = {n: [torch.randn(n, inner, **like) for _, inner in shapes] for n in rows}
-    seconds: dict[str, dict[int, list[float]]] = {name: {n: [] for n in rows} for name in products}
+
+    def all_layers(name: str, n: int) -> float:
+        pairs = zip(products[name], inputs[n], strict=True)
+        return timed(lambda: [product(x) for product, x in pairs]) * model.config.num_layers / 2
+
+    pairs = itertools.product(products, rows)
     with torch.inference_mode():
-        for turn, name, n in itertools.product(range(repeats + 1), products, rows):
-            start = time.perf_counter()
-            for product, x in zip(products[name], inputs[n], strict=True):
-                product(x)
-            if turn:  # the first is a warm-up
-                seconds[name][n].append((time.perf_counter() - start) * model.config.num_layers / 2)
-    return seconds
+        seconds = in_turn({pair: lambda pair=pair: all_layers(*pair) for pair in pairs}, repeats)
+    return {name: {n: seconds[name, n] for n in rows} for name in products}
 
 
 def full_batch_decode_step(engine: Engine, context: int, repeats: int = 15) -> float:
@@ -90,6 +104,8 @@ class Rounds:
 
     runs: dict[Hashable, list[Run]] = field(default_factory=dict)
     redone: int = 0
+    slo: SLO | None = None
+    _summaries: dict[Hashable, list[Summary]] = field(default_factory=dict, repr=False)
 
     def note(self, requests: int) -> str:
         """How the readings were taken, for the page."""
@@ -104,7 +120,10 @@ class Rounds:
         return self.runs[name][0]
 
     def summaries(self, name: Hashable) -> list[Summary]:
-        return [summarise(run) for run in self.runs[name]]
+        """One a round; worked out when first asked for, since a page asks often."""
+        if name not in self._summaries:
+            self._summaries[name] = [summarise(run, self.slo) for run in self.runs[name]]
+        return self._summaries[name]
 
     def values(self, name: Hashable, metric: str) -> list[float]:
         """One reading a round of a metric of Summary."""
@@ -114,13 +133,15 @@ class Rounds:
         return median(self.values(name, metric))
 
 
-def interleave(contestants: Mapping[Hashable, Callable[[], Run]], rounds: int) -> Rounds:
+def interleave(
+    contestants: Mapping[Hashable, Callable[[], Run]], rounds: int, slo: SLO | None = None
+) -> Rounds:
     """Run every contestant once a round, so that a slow minute hits all of them alike.
 
     A round in which some kind of step had less than 0.9 of its usual CPU share was disturbed by
     another process: it is taken again, at most twice.
     """
-    result = Rounds({name: [] for name in contestants})
+    result = Rounds({name: [] for name in contestants}, slo=slo)
     usual: dict[str, float] = {}
     for _ in range(rounds):
         for attempt in range(MOST_REDONE + 1):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .run import Run
+from .run import Run, Step
 
 DEFINITIONS = {
     "TTFT": "time to first token: arrival to first output token",
@@ -134,9 +134,10 @@ class RowCount:
         return self.live_decode_rows / self.decode_steps if self.decode_steps else math.nan
 
 
-def count_rows(run: Run) -> RowCount:
+def count_rows(steps: list[Step]) -> RowCount:
+    """Of a run's log, or of a part of it."""
     kept = zombie = decode_steps = live = 0
-    for step in run.log:
+    for step in steps:
         rows = [chunk.kind for chunk in step.chunks]
         kept += sum(chunk.kept for chunk in step.chunks)
         zombie += rows.count("zombie")
@@ -197,7 +198,7 @@ def summarise(run: Run, slo: SLO | None = None) -> Summary:
     """All metrics of a run. Goodput is nan without limits; aborted requests count for no rate."""
     done = [r for r in request_times(run) if r.finish_reason in ("length", "stop")]
     good = [r for r in done if slo and slo.met_by(r)]
-    seconds, rows = makespan(run), count_rows(run)
+    seconds, rows = makespan(run), count_rows(run.log)
     ttft = [r.ttft for r in done]
     gaps = [gap for r in done for gap in r.gaps]
     tokens = sum(r.output_tokens for r in done)

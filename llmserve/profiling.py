@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from statistics import median
 
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from .engine import Engine
+from .measure import timed
 from .request import Chunk
 
 PARTS = ("weight products", "vocabulary", "attention", "cache write", "norms", "small operations", "Python")
@@ -35,7 +35,7 @@ def profile_step(engine: Engine, chunks: list[Chunk], repeats: int = 5) -> dict[
         engine.step(chunks)
     whole, profiled = [], []
     for _ in range(repeats):  # in turn, so that a slow moment hits both alike
-        whole.append(_seconds(engine, chunks))
+        whole.append(timed(lambda: engine.step(chunks)))
         profiled.append(_operations(engine, chunks))
     parts = {name: median(one[name] for one in profiled) for name in PARTS}
     parts["Python"] = max(0.0, median(whole) - sum(parts.values()))
@@ -57,9 +57,3 @@ def _part(event: FunctionEvent, vocab_size: int) -> str:
     part = _PART_OF.get(event.name, "small operations")
     sizes = [size for shape in event.input_shapes for size in shape or []]
     return "vocabulary" if part == "weight products" and vocab_size in sizes else part
-
-
-def _seconds(engine: Engine, chunks: list[Chunk]) -> float:
-    start = time.perf_counter()
-    engine.step(chunks)
-    return time.perf_counter() - start

@@ -75,7 +75,7 @@ def test_every_policy_gives_each_request_the_tokens_it_gets_alone(
 ) -> None:
     run = serve(REQUESTS, policy(slots), slot_engine(slots, attention=attention, eos=eos))
     check(run, expected, eos)
-    assert (count_rows(run).zombie > 0) == (slots > 1 and not isinstance(policy(slots), Continuous))
+    assert (count_rows(run.log).zombie > 0) == (slots > 1 and not isinstance(policy(slots), Continuous))
 
 
 @pytest.mark.parametrize("budget", [3, 5, 16, 64])

@@ -92,7 +92,7 @@ def test_zombie_tokens_reach_no_one(run: Run) -> None:
 
 
 def test_slot_efficiency_counts_kept_rows_over_rows_computed_for_a_token(run: Run) -> None:
-    rows = count_rows(run)
+    rows = count_rows(run.log)
     # 9 kept (D's one too, before it was aborted); two zombies; the prompt chunk without a head is no row
     assert (rows.kept, rows.zombie) == (9, 2)
     assert rows.slot_efficiency == 9 / 11
@@ -102,7 +102,7 @@ def test_slot_efficiency_counts_kept_rows_over_rows_computed_for_a_token(run: Ru
 
 def test_a_step_whose_only_decode_row_is_a_zombies_decodes_nothing_useful() -> None:
     log = [step(0.0, 1.0, row("A", 0, 1, "prefill", 5), row("B", 3, 1, "zombie", 6))]
-    rows = count_rows(Run("p", 2, [ask("A"), ask("B")], [], log))
+    rows = count_rows(log)
     assert (rows.decode_steps, rows.live_rows_per_step, rows.slot_efficiency) == (1, 0.0, 0.5)
 
 

@@ -15,7 +15,7 @@ from llmserve.loop import serve
 from llmserve.models.gpt2 import Config
 from llmserve.plots.style import POLICY_COLORS, policy_color
 from llmserve.plots.timeline import batches, spans
-from llmserve.policies import Continuous, Static
+from llmserve.policies import Static
 from llmserve.profiling import PARTS
 from llmserve.roofline import Peak, StepWork
 from llmserve.run import Run
@@ -61,7 +61,7 @@ def test_the_timeline_says_how_much_of_each_batch_was_useful(run: Run) -> None:
 def figures(run: Run) -> list[Figure]:
     return [
         plots.timeline(run),
-        plots.timeline(serve([ask("a", output=3)], Continuous(2), unit_engine(2)), num_batches=None),
+        plots.timeline(serve([ask("a", output=3)], Static(2), unit_engine(2)), num_batches=1),
         plots.step_against_floor(WORK, PEAK, 128, list(STEPS)),
         plots.step_against_floor(WORK, PEAK, 128, list(STEPS), STEPS),
         plots.roofline(WORK, PEAK, 128, STEPS),

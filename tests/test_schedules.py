@@ -79,7 +79,7 @@ def test_continuous_runs_a_newcomers_prompt_alone_and_stalls_the_decodes() -> No
         "CCCC CCFFFFF FFF",
     ]
     assert [t.admitted for t in request_times(run)] == [0, 0, 0, 4, 7, 12]
-    assert count_rows(run).slot_efficiency == 1.0
+    assert count_rows(run.log).slot_efficiency == 1.0
 
 
 def test_mixed_takes_prompts_and_decodes_in_one_step() -> None:
@@ -193,7 +193,7 @@ def test_key_orders_the_queue_of_every_policy(policy: type[Policy]) -> None:
 )
 def test_static_slot_efficiency_is_the_computed_one_exactly(workload: Workload, slots: int) -> None:
     run = serve(workload.requests(decode_step=1.0), Static(slots), unit_engine(slots, workload.max_model_len))
-    assert count_rows(run).slot_efficiency == expected_static_efficiency(workload.output_lengths(), slots)
+    assert count_rows(run.log).slot_efficiency == expected_static_efficiency(workload.output_lengths(), slots)
 
 
 @pytest.mark.parametrize(

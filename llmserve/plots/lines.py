@@ -7,11 +7,11 @@ from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from ..metrics import request_times
 from ..run import Run
-from .style import INK, MUTED, finish, new_figure, policy_color
+from .style import INK, MUTED, finish, new_figure, plain_log, policy_color
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
@@ -37,7 +37,7 @@ def lines(
         axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
         ends.append((middle[-1], xs[-1], name, color))
     for axis in log:
-        _plain_log(axes, axis)
+        plain_log(axes, axis)
     if ticks:
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     if "y" not in log:
@@ -87,16 +87,9 @@ def gap_tails(runs: Mapping[str, Run], title: str) -> Figure:
     beside = {"transform": axes.get_yaxis_transform(), "fontsize": 10, "color": MUTED}
     axes.text(0.01, 0.0105, "one gap in a hundred", va="bottom", **beside)
     for axis in "xy":
-        _plain_log(axes, axis)
+        plain_log(axes, axis)
     low, high = axes.get_xlim()
     ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000, 2000) if low < tick < high]
     axes.set_xticks(ticks, [f"{tick}" for tick in ticks])
     axes.set(xlabel="gap between two tokens (ms)", ylabel="share of gaps longer")
     return finish(figure)
-
-
-def _plain_log(axes: Axes, which: str) -> None:
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axes.set(**{f"{which}scale": "log"})
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ..profiling import PARTS
 from ..roofline import Peak, StepWork
-from .style import FAINT, INK, MUTED, finish, new_figure
+from .style import FAINT, INK, MUTED, finish, new_figure, plain_log
 
 OURS = "#0072B2"
 PART_COLORS = ("#0072B2", "#56B4E9", "#E69F00", "#CC79A7", "#009E73", "#BBBBBB", "#444444")
@@ -39,7 +37,9 @@ def step_against_floor(
         axes.errorbar(batches, middle, yerr=[low, high], fmt="o-", color=OURS, capsize=3)
         above = 1.3 * max(max(measured[batch]) for batch in batches[:4]) * 1e3
         axes.text(batches[0], above, "measured step (median and range)", color=OURS, va="bottom")
-    _log_axes(axes, batches)
+    for axis in "xy":
+        plain_log(axes, axis)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.set(xlabel="sequences in the batch", ylabel="milliseconds")
     return finish(figure)
 
@@ -58,9 +58,9 @@ def roofline(work: StepWork, peak: Peak, context: int, measured: dict[int, list[
         y = work.flops(batch, context) / median(measured[batch]) / 1e9
         axes.plot(x, y, "o", color=OURS)
         axes.annotate(f"{batch}", (x, y), (7, -9), textcoords="offset points", color=OURS)
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(lowest / 1.6, peak.flops / 1e9 * 1.7))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for axis in "xy":
+        plain_log(axes, axis)
+    axes.set(xlim=(left, right), ylim=(lowest / 1.6, peak.flops / 1e9 * 1.7))
     axes.set(xlabel="FLOP per byte read (labels: batch size)", ylabel="GFLOP/s")
     return finish(figure)
 
@@ -82,11 +82,3 @@ def step_parts(
     axes.set(xlabel="milliseconds", ylabel=ylabel)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=10)
     return finish(figure)
-
-
-def _log_axes(axes: Axes, batches: list[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 POLICY_COLORS = {
     "Static": "#D55E00",
@@ -47,6 +48,14 @@ def new_figure(height: float, title: str, rows: int = 1, cols: int = 1) -> tuple
     figure, axes = plt.subplots(rows, cols, figsize=(WIDTH, height), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
     return figure, axes
+
+
+def plain_log(axes: Axes, which: str) -> None:
+    """Make the "x" or "y" axis logarithmic, with plain numbers on it."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}scale": "log"})
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def finish(figure: Figure) -> Figure:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..life import Phase
+from ..metrics import count_rows
 from ..run import Run, Step
 from .style import FAINT, INK, MUTED, finish, new_figure, policy_color
 
@@ -56,17 +57,16 @@ def batches(run: Run) -> list[list[Step]]:
     return found
 
 
-def timeline(run: Run, num_batches: int | None = 2, title: str | None = None, unit: str = "s") -> Figure:
-    """Useful rows, zombie rows and prefill, one lane a slot; the first batches, or the whole run."""
-    parts = batches(run)[:num_batches] if num_batches else [run.log]
+def timeline(run: Run, num_batches: int = 2, title: str | None = None, unit: str = "s") -> Figure:
+    """Useful rows, zombie rows and prefill, one lane a slot: the first batches of a static-like run."""
+    parts = batches(run)[:num_batches]
     title = title or f"What each slot computed: {run.policy}"
     figure, axes = new_figure(0.36 * run.max_num_seqs + 1.7, title)
     color = policy_color(run.policy)
     found = spans([step for steps in parts for step in steps])
     end = parts[-1][-1].end
     _draw(axes, found, color)
-    if num_batches:
-        _label_batches(axes, parts)
+    _label_batches(axes, parts)
     _label_kinds(axes, found, run.max_num_seqs)
     _label_tokens(axes, found, end)
     axes.set(xlabel=f"time ({unit})", ylabel="slot", xlim=(0, end), ylim=(run.max_num_seqs + 0.05, -1.45))
@@ -84,8 +84,7 @@ def timelines(runs: Mapping[str, Run], until: float, title: str, unit: str = "s"
     for (name, run), panel in zip(runs.items(), axes, strict=True):
         steps = [step for step in run.log if step.start < until]
         _draw(panel, spans(steps), policy_color(run.policy))
-        rows = [chunk for step in steps for chunk in step.chunks if chunk.token_id is not None]
-        useful = sum(chunk.kept for chunk in rows) / len(rows)
+        useful = count_rows(steps).slot_efficiency
         panel.set_title(f"{name}: {useful:.0%} of the rows useful", loc="left", fontsize=11)
         panel.set(xlim=(0, until), ylim=(slots - 0.45, -0.55), yticks=[0, slots - 1], ylabel="slot")
         panel.tick_params(axis="y", length=0)
@@ -129,8 +128,7 @@ def _draw(axes: Axes, found: list[Span], color: str) -> None:
 def _label_batches(axes: Axes, parts: list[list[Step]]) -> None:
     """Above each batch: its number and the share of its rows that were useful; a rule between them."""
     for number, steps in enumerate(parts, start=1):
-        rows = [chunk for step in steps for chunk in step.chunks if chunk.token_id is not None]
-        useful = sum(chunk.kept for chunk in rows) / len(rows)
+        useful = count_rows(steps).slot_efficiency
         start, end = steps[0].start, steps[-1].end
         axes.text((start + end) / 2, -0.95, f"batch {number}\n{useful:.0%} useful", ha="center", va="center")
         if number > 1:
