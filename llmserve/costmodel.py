@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .pool import SlotPool
 from .request import Chunk, StepResult
 
 
+class Work(NamedTuple):
+    """What there is to do in one step, in counts.
+
+    tokens    computed through all layers
+    rows      of the vocabulary projection: chunks whose next token is due
+    cached    tokens of K and V read: decode rows attend in one call, each as far as the longest
+    pairs     a new token attending to a cached one (or to itself)
+    prompts   chunks of more than one token: an attention call each
+    """
+
+    tokens: int
+    rows: int
+    cached: int
+    pairs: int
+    prompts: int
+
+
+def count_work(chunks: list[tuple[int, int, bool]]) -> Work:
+    """Count a step's work; chunks as (start, number of tokens, whether its next token is due)."""
+    tokens = rows = pairs = prompts = longest = 0
+    for start, n, due in chunks:
+        end = start + n
+        tokens += n
+        rows += due
+        pairs += n * (start + end + 1) // 2  # token i of the chunk attends to start + i + 1 tokens
+        prompts += n > 1
+        if end > longest:
+            longest = end
+    return Work(tokens, rows, len(chunks) * longest, pairs, prompts)
+
+
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds = overhead + max(weights, tokens x per_token) + context x per_context + rows x per_row.
+    """Seconds of a step: overhead + max(weights, tokens x per_token) + jumps + a price for all else in Work.
 
     overhead     a step's fixed cost
     weights      streaming all weights once, which hides the arithmetic of few tokens
     per_token    arithmetic of one token through all layers
     per_context  attention of one new token to one cached token
     per_row      one row of the vocabulary projection
+    per_cached   reading K and V of one cached token
+    per_prompt   the attention call of one prompt
+    jumps        (tokens, seconds) pairs: seconds more from so many tokens on, where the library
+                 that multiplies takes another routine
 
-    Only +, x and max, so the same log gives the same seconds to the last bit everywhere.
+    Only +, x and max, so the same log gives the same seconds to the last bit everywhere. With no
+    negative price a step never gets cheaper by another token.
     """
 
     overhead: float = 0.0
@@ -26,16 +64,27 @@ class CostModel:
     per_token: float = 0.0
     per_context: float = 0.0
     per_row: float = 0.0
+    per_cached: float = 0.0
+    per_prompt: float = 0.0
+    jumps: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def knee(self) -> float:
+        """Tokens of a step at which the arithmetic has caught up with streaming the weights."""
+        return self.weights / self.per_token
 
     def seconds(self, chunks: list[Chunk]) -> float:
-        tokens = rows = context = 0
-        for chunk in chunks:
-            tokens += chunk.num_tokens
-            rows += chunk.needs_token
-            # token i of the chunk attends to start + i + 1 cached tokens
-            context += chunk.num_tokens * chunk.start + chunk.num_tokens * (chunk.num_tokens + 1) // 2
-        arithmetic = max(self.weights, tokens * self.per_token)
-        return self.overhead + arithmetic + context * self.per_context + rows * self.per_row
+        return self.price(
+            count_work([(chunk.start, chunk.num_tokens, chunk.needs_token) for chunk in chunks])
+        )
+
+    def price(self, work: Work) -> float:
+        seconds = self.overhead + max(self.weights, work.tokens * self.per_token)
+        for tokens, more in self.jumps:
+            if work.tokens >= tokens:
+                seconds += more
+        seconds += work.pairs * self.per_context + work.cached * self.per_cached
+        return seconds + work.rows * self.per_row + work.prompts * self.per_prompt
 
 
 @dataclass
@@ -43,6 +92,9 @@ class SimulatedEngine:
     """An engine without a model: seconds from a cost model, tokens from a fixed arithmetic rule.
 
     The rule looks at the last token and its position only, so tokens do not depend on the schedule.
+    `noise` are factors (measured / computed seconds of the steps of some runs), those of steps without
+    prompts and those of steps with: each step is multiplied by one of its kind, drawn with `seed`.
+    Without them a step takes what the model says.
     """
 
     max_num_seqs: int
@@ -50,13 +102,26 @@ class SimulatedEngine:
     cost: CostModel = CostModel()
     vocab_size: int = 50257
     eos_token_id: int | None = None
+    noise: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    seed: int = 0
+    _draws: random.Random = field(default_factory=random.Random, init=False, repr=False, compare=False)
 
     def new_pool(self) -> SlotPool:
+        self._draws.seed(self.seed)  # every run the same
         return SlotPool(self.max_num_seqs, self.max_model_len)
 
     def step(self, chunks: list[Chunk]) -> StepResult:
-        tokens = [self._next_token(chunk) if chunk.needs_token else None for chunk in chunks]
-        return StepResult(tokens, self.cost.seconds(chunks))
+        counted = [(chunk.start, chunk.num_tokens, chunk.needs_token) for chunk in chunks]
+        tokens = [
+            self._next_token(chunk) if due else None
+            for chunk, (_, _, due) in zip(chunks, counted, strict=True)
+        ]
+        todo = count_work(counted)
+        return StepResult(tokens, self.cost.price(todo) * self._factor(todo))
+
+    def _factor(self, todo: Work) -> float:
+        factors = self.noise[todo.prompts > 0]
+        return factors[int(self._draws.random() * len(factors))] if factors else 1.0
 
     def _next_token(self, chunk: Chunk) -> int:
         position = chunk.start + chunk.num_tokens

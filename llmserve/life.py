@@ -99,3 +99,23 @@ def launches(run: Run) -> list[tuple[float, int]]:
         if event.kind == "admit":
             sizes[event.time] = sizes.get(event.time, 0) + 1
     return sorted(sizes.items())
+
+
+class Slice(NamedTuple):
+    """A step's part of one prompt: its tokens, and how many the budget had left when its turn came."""
+
+    step: int
+    tokens: int
+    left: int
+
+
+def slices(run: Run, request_id: str, budget: int) -> list[Slice]:
+    """How one prompt was cut up under a token budget, in order (a step's chunks are logged as planned)."""
+    found = []
+    for number, step in enumerate(run.log):
+        left = budget
+        for chunk in step.chunks:
+            if chunk.request_id == request_id and chunk.kind == "prefill":
+                found.append(Slice(number, chunk.num_tokens, left))
+            left -= chunk.num_tokens
+    return found

@@ -47,6 +47,7 @@ class Loop:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.run = Run(repr(policy), policy.max_num_seqs)
+        self.num_ended = 0
         self._sequences: dict[str, Sequence] = {}
 
     # -- the user's side ---------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class Loop:
             self.future = [entry for entry in self.future if entry[2] is not sequence]
             heapq.heapify(self.future)
         sequence.finish_reason = "abort"
-        self._record("abort", sequence)
+        self._end("abort", sequence)
         return True
 
     def close(self) -> None:
@@ -89,14 +90,6 @@ class Loop:
     @property
     def more_coming(self) -> bool:
         return bool(self.future) or not self.closed
-
-    @property
-    def num_ended(self) -> int:
-        return len(self._sequences) - len(self.future) - len(self.waiting) - self.num_unfinished
-
-    @property
-    def num_unfinished(self) -> int:
-        return sum(not sequence.is_finished for sequence in self.running)
 
     # -- one step ----------------------------------------------------------------------------------
 
@@ -150,44 +143,41 @@ class Loop:
             most = 1 if sequence.is_finished else sequence.num_uncomputed_tokens
             if not 1 <= tokens <= most:
                 raise self._error(f"compose gave {sequence.id!r} {tokens} tokens; it can take 1 to {most}")
-        total, budget = sum(tokens for _, tokens in plan), self.policy.max_num_batched_tokens
+        total, budget = sum([tokens for _, tokens in plan]), self.policy.max_num_batched_tokens
         if budget is not None and total > budget:
             raise self._error(f"compose planned {total} tokens, over max_num_batched_tokens={budget}")
         return plan
 
     def _compute(self, plan: list[tuple[Sequence, int]]) -> Step:
-        chunks = [self._chunk(sequence, tokens) for sequence, tokens in plan]
-        kinds = [_kind(chunk.sequence) for chunk in chunks]
+        # The loop derives `start`: a zombie row is the last computed position again.
+        chunks = [
+            Chunk(seq, seq.num_computed_tokens - seq.is_finished, tokens, self.pool.place(seq.id))
+            for seq, tokens in plan
+        ]
         result = self.engine.step(chunks)
         start, self.now = self.now, self.now + result.seconds
         rows = []
-        for chunk, kind, token_id in zip(chunks, kinds, result.token_ids, strict=True):
-            rows.append(
-                ChunkRow(chunk.sequence.id, chunk.place, chunk.start, chunk.num_tokens, kind, token_id)
-            )
+        for (sequence, first, tokens, place), token_id in zip(chunks, result.token_ids, strict=True):
+            kind = _kind(sequence)
+            rows.append(ChunkRow(sequence.id, place, first, tokens, kind, token_id))
             if kind != "zombie":
-                self._advance(chunk, token_id)
+                self._advance(sequence, tokens, token_id)
         self._arrive()
-        used = sum(sequence.num_computed_tokens for sequence in self.running)
+        used = sum([sequence.num_computed_tokens for sequence in self.running])
         reserved = self.pool.reserved_tokens
         step = Step(start, result.seconds, result.cpu_share, len(self.waiting), reserved, used, rows)
         self.run.log.append(step)
         self._release()
         return step
 
-    def _chunk(self, sequence: Sequence, tokens: int) -> Chunk:
-        """The loop derives `start`: a zombie row is the last computed position again."""
-        start = sequence.num_computed_tokens - sequence.is_finished
-        return Chunk(sequence, start, tokens, self.pool.place(sequence.id))
-
-    def _advance(self, chunk: Chunk, token_id: int | None) -> None:
-        sequence = chunk.sequence
-        sequence.num_computed_tokens += chunk.num_tokens
+    def _advance(self, sequence: Sequence, tokens: int, token_id: int | None) -> None:
+        sequence.num_computed_tokens += tokens
         if token_id is not None:
             sequence.token_ids.append(token_id)
-            sequence.finish_reason = self._finish_reason(sequence)
-            if sequence.is_finished:
-                self._record("finish", sequence, sequence.finish_reason)
+            reason = self._finish_reason(sequence)
+            if reason:
+                sequence.finish_reason = reason
+                self._end("finish", sequence, reason)
 
     def _finish_reason(self, sequence: Sequence) -> str | None:
         request, last = sequence.request, sequence.token_ids[-1]
@@ -237,17 +227,20 @@ class Loop:
     def _record(self, kind: str, sequence: Sequence, detail: str = "") -> None:
         self.run.events.append(Event(self.now, kind, sequence.id, detail))
 
+    def _end(self, kind: str, sequence: Sequence, detail: str = "") -> None:
+        self.num_ended += 1
+        self._record(kind, sequence, detail)
+
     def _require_members(
         self, chosen: list[Sequence], allowed: list[Sequence], method: str, where: str
     ) -> None:
-        seen: set[int] = set()
-        allowed_ids = set(map(id, allowed))
-        for sequence in chosen:
-            if id(sequence) not in allowed_ids:
+        if not chosen or (len(set(chosen)) == len(chosen) and set(allowed).issuperset(chosen)):
+            return
+        for i, sequence in enumerate(chosen):
+            if sequence not in allowed:
                 raise self._error(f"{method} named {sequence.id!r}, which is not in {where}")
-            if id(sequence) in seen:
+            if sequence in chosen[:i]:
                 raise self._error(f"{method} named {sequence.id!r} twice")
-            seen.add(id(sequence))
 
     def _error(self, what: str) -> PolicyError:
         return PolicyError(f"{self.policy!r} at step {len(self.run.log)}, t={self.now:.6g} s: {what}")

@@ -175,7 +175,11 @@ def makespan(run: Run) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in numbers: `n` finished requests; rates a second; times in seconds."""
+    """A run in numbers: `n` finished requests; rates a second; times in seconds.
+
+    slo_share   of the requests submitted, those that met every limit (aborted ones met none); nan
+                without limits. Refused requests were never submitted.
+    """
 
     n: int
     tokens: int
@@ -183,6 +187,7 @@ class Summary:
     throughput: float
     goodput_tokens: float
     goodput_requests: float
+    slo_share: float
     ttft_p50: float
     ttft_p99: float
     tpot_p50: float
@@ -196,11 +201,12 @@ class Summary:
 
 def summarise(run: Run, slo: SLO | None = None) -> Summary:
     """All metrics of a run. Goodput is nan without limits; aborted requests count for no rate."""
-    done = [r for r in request_times(run) if r.finish_reason in ("length", "stop")]
+    submitted = request_times(run)
+    done = [r for r in submitted if r.finish_reason in ("length", "stop")]
     good = [r for r in done if slo and slo.met_by(r)]
     seconds, rows = makespan(run), count_rows(run.log)
     ttft = [r.ttft for r in done]
-    gaps = [gap for r in done for gap in r.gaps]
+    gaps = sorted(gap for r in done for gap in r.gaps)  # once: sorting what is sorted costs little
     tokens = sum(r.output_tokens for r in done)
     return Summary(
         n=len(done),
@@ -209,6 +215,7 @@ def summarise(run: Run, slo: SLO | None = None) -> Summary:
         throughput=tokens / (seconds or math.nan),  # a run on a free cost model takes no time
         goodput_tokens=sum(r.output_tokens for r in good) / (seconds or math.nan) if slo else math.nan,
         goodput_requests=len(good) / (seconds or math.nan) if slo else math.nan,
+        slo_share=len(good) / len(submitted) if slo and submitted else math.nan,
         ttft_p50=percentile(ttft, 50),
         ttft_p99=percentile(ttft, 99),
         tpot_p50=percentile([r.tpot for r in done if r.tpot is not None], 50),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from statistics import median
+from typing import TypeVar
 
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
-from .engine import Engine
 from .measure import timed
-from .request import Chunk
 
+K = TypeVar("K", bound=Hashable)
 PARTS = ("weight products", "vocabulary", "attention", "cache write", "norms", "small operations", "Python")
 
 # The operations that Python calls directly, by the start of their names.
@@ -25,31 +26,40 @@ _PART_OF = {
 }
 
 
-def profile_step(engine: Engine, chunks: list[Chunk], repeats: int = 5) -> dict[str, float]:
-    """Seconds of one step by part (PARTS); on a CPU, where operations run one after the other.
+def profile_steps(
+    steps: Mapping[K, Callable[[], object]], vocab_size: int, repeats: int = 5
+) -> dict[K, dict[str, float]]:
+    """Seconds of each call of an engine's step by part (PARTS); on a CPU, where operations do not overlap.
 
-    Operations are timed by torch's profiler. "Python" is what is left of the step's median without
-    the profiler: the model's and the engine's own lines, and the calls into torch.
+    The steps are taken in turn, each once without and once with torch's profiler, so that a slow
+    moment hits all of them alike. Operations are timed by the profiler. "Python" is what is left of
+    the step's median without it: the model's and the engine's own lines, and the calls into torch.
     """
-    for _ in range(2):
-        engine.step(chunks)
-    whole, profiled = [], []
-    for _ in range(repeats):  # in turn, so that a slow moment hits both alike
-        whole.append(timed(lambda: engine.step(chunks)))
-        profiled.append(_operations(engine, chunks))
-    parts = {name: median(one[name] for one in profiled) for name in PARTS}
+    whole: dict[K, list[float]] = {name: [] for name in steps}
+    profiled: dict[K, list[dict[str, float]]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()  # a warm-up
+    for _ in range(repeats):
+        for name, step in steps.items():
+            whole[name].append(timed(step))
+            profiled[name].append(_operations(step, vocab_size))
+    return {name: _by_part(whole[name], profiled[name]) for name in steps}
+
+
+def _by_part(whole: list[float], profiled: list[dict[str, float]]) -> dict[str, float]:
+    parts = {part: median(one[part] for one in profiled) for part in PARTS}
     parts["Python"] = max(0.0, median(whole) - sum(parts.values()))
     return parts
 
 
-def _operations(engine: Engine, chunks: list[Chunk]) -> dict[str, float]:
+def _operations(step: Callable[[], object], vocab_size: int) -> dict[str, float]:
     """Seconds of one step's operations by part, from the profiler."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
-        engine.step(chunks)
+        step()
     parts = dict.fromkeys(PARTS, 0.0)
     for event in profiler.events():
         if event.cpu_parent is None and "::" in event.name:
-            parts[_part(event, engine.vocab_size)] += event.cpu_time_total / 1e6
+            parts[_part(event, vocab_size)] += event.cpu_time_total / 1e6
     return parts
 
 

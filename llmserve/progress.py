@@ -11,14 +11,14 @@ Report = Callable[[int, int], None]
 
 
 @contextmanager
-def default_progress(label: str, progress: Report | None = None) -> Iterator[Report]:
+def default_progress(label: str, progress: Report | None = None, unit: str = "request") -> Iterator[Report]:
     """The given callback, or a tqdm bar in a live notebook, or nothing."""
     if progress or not in_live_notebook():
         yield progress or (lambda done, total: None)
         return
     from tqdm.auto import tqdm
 
-    with tqdm(desc=label, unit="request", leave=False) as bar:
+    with tqdm(desc=label, unit=unit, leave=False) as bar:
 
         def report(done: int, total: int) -> None:
             bar.total = total

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from .costmodel import count_work
+
 if TYPE_CHECKING:
     from .models.gpt2 import Config
+    from .run import Step
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,19 @@ class StepWork:
         pairs = prompts * length * (length + 1) / 2
         body = 2 * self.body_weights * prompts * length
         return body + 2 * self.vocabulary_weights * prompts + self.attention_flops * pairs
+
+    def utilisation(self, peak: Peak, steps: Iterable[Step]) -> tuple[float, float]:
+        """MBU and MFU of logged steps together: what they had to read and to compute, over their seconds."""
+        seconds = read = done = 0.0
+        for step in steps:
+            todo = count_work([(c.start, c.num_tokens, c.token_id is not None) for c in step.chunks])
+            weights = self.body_weights + (self.vocabulary_weights if todo.rows else 0)
+            cached = sum(c.start + c.num_tokens for c in step.chunks)
+            read += weights * self.bytes_per_weight + cached * self.kv_bytes_per_token
+            done += 2 * (self.body_weights * todo.tokens + self.vocabulary_weights * todo.rows)
+            done += self.attention_flops * todo.pairs
+            seconds += step.seconds
+        return read / seconds / peak.bandwidth, done / seconds / peak.flops
 
     def crossing(self, peak: Peak, context: int) -> float:
         """Batch size at which a decode step's arithmetic takes as long as its reading; inf if never."""

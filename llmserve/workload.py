@@ -161,5 +161,8 @@ def _gamma(shape: float, stream: random.Random) -> float:
 ZOMBIES = Workload("zombies", 48, 8, 224, Lognormal(mean=48, sigma=0.8), seed=1)
 HEADLINE = Workload("headline", 64, 8, 416, Lognormal(mean=65, sigma=0.8), Prompts(long_share=0.1), load=0.8)
 SHORT = Workload("short", 40, 8, 416, Lognormal(mean=65, sigma=0.8), load=0.8)
+LONG_PROMPTS = Workload(
+    "long-prompts", 48, 8, 640, Lognormal(mean=65, sigma=0.8), Prompts(long=480, long_share=0.15), load=0.6
+)
 SIGMAS = (0.0, 0.4, 0.8, 1.2)  # the spreads of `zombies` in the post's first table
-WORKLOADS = {workload.name: workload for workload in (ZOMBIES, HEADLINE, SHORT)}
+WORKLOADS = {workload.name: workload for workload in (ZOMBIES, HEADLINE, SHORT, LONG_PROMPTS)}

@@ -18,7 +18,7 @@ from llmserve.measure import (
     thirds,
 )
 from llmserve.models.linear import PlainLinear
-from llmserve.profiling import PARTS, profile_step
+from llmserve.profiling import PARTS, profile_steps
 from llmserve.run import ChunkRow, Run, Step
 
 
@@ -69,7 +69,7 @@ def test_made_up_decodes_read_their_context_and_want_one_token_each() -> None:
 
 
 def test_made_up_prompts_are_whole() -> None:
-    chunks = prefill_chunks(prompts=2, length=7)
+    chunks = prefill_chunks([7, 7])
     assert [(c.start, c.num_tokens, c.place, c.needs_token) for c in chunks] == [
         (0, 7, 0, True),
         (0, 7, 1, True),
@@ -90,7 +90,11 @@ def test_every_reading_is_kept_but_the_warm_up() -> None:
 
 
 def test_the_parts_of_a_step_are_all_named_and_the_large_ones_found() -> None:
-    parts = profile_step(slot_engine(slots=4), decode_chunks(4, 6), repeats=2)
+    engine, chunks = slot_engine(slots=4), decode_chunks(4, 6)
+    calls = {name: lambda: engine.step(chunks) for name in "ab"}
+    by_step = profile_steps(calls, engine.vocab_size, repeats=2)
+    assert list(by_step) == ["a", "b"]
+    parts = by_step["b"]
     assert tuple(parts) == PARTS
     assert all(seconds >= 0 for seconds in parts.values())
     assert all(

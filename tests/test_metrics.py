@@ -112,6 +112,7 @@ def test_rates_count_finished_requests_from_the_first_arrival_to_the_last_step(r
     assert summary.throughput == 0.8
     assert (summary.ttft_p50, summary.tpot_p50) == (3.0, 3 / 2)
     assert math.isnan(summary.goodput_tokens) and math.isnan(summary.goodput_requests)
+    assert math.isnan(summary.slo_share)
     run.submitted[:] = [ask(r.id, 1, 1, at=r.arrival_time + 0.25) for r in run.submitted]
     assert makespan(run) == 9.75
 
@@ -134,6 +135,7 @@ def test_goodput_counts_tokens_and_requests_that_met_every_limit(
     assert "".join(t.id for t in request_times(run) if slo.met_by(t)) == good
     summary = summarise(run, slo)
     assert summary.goodput_requests == len(good) / 10
+    assert summary.slo_share == len(good) / 4, "of all submitted: D too, which was aborted; not E, refused"
     assert summary.goodput_tokens == sum({"A": 4, "B": 3, "C": 1}[name] for name in good) / 10
     assert summary.goodput_tokens <= summary.throughput
 
@@ -194,10 +196,12 @@ def test_cpu_share_is_weighted_by_time_and_nan_where_nothing_measured_it() -> No
 def test_an_empty_run_has_no_numbers_rather_than_an_error(submitted: list) -> None:
     summary = summarise(Run("p", 1, submitted), SLO(1, 1))
     assert (summary.n, summary.tokens) == (0, 0)
+    assert summary.slo_share == 0.0 if submitted else math.isnan(summary.slo_share)
     for name in (
         "seconds",
         "throughput",
         "goodput_tokens",
+        "goodput_requests",
         "ttft_p50",
         "itl_p99",
         "slot_efficiency",

@@ -5,6 +5,7 @@ from .caches import caches
 from .comparison import against_post
 from .lines import gap_tails, lines, queues
 from .roofline import roofline, step_against_floor, step_parts
+from .steps import frontier, knee_curve, token_times
 from .style import POLICY_COLORS
 from .timeline import lives, timeline, timelines
 
@@ -12,7 +13,9 @@ __all__ = [
     "POLICY_COLORS",
     "against_post",
     "caches",
+    "frontier",
     "gap_tails",
+    "knee_curve",
     "launch_sizes",
     "lines",
     "lives",
@@ -24,4 +27,5 @@ __all__ = [
     "step_parts",
     "timeline",
     "timelines",
+    "token_times",
 ]

@@ -27,12 +27,18 @@ def launch_sizes(launches: Mapping[str, Sequence[int]], slots: int, title: str) 
     return finish(figure)
 
 
-def spread(values: Mapping[str, Sequence[float]], title: str, xlabel: str, reference: float = 1.0) -> Figure:
+def spread(
+    values: Mapping[str, Sequence[float]],
+    title: str,
+    xlabel: str,
+    reference: float = 1.0,
+    policy: str = "Dynamic",
+) -> Figure:
     """A dot a seed, the median marked, against a reference line."""
     figure, axes = new_figure(0.75 * len(values) + 1.3, title)
     for y, dots in enumerate(values.values()):
         heights = [y + 0.22 * ((i * 7) % 5 - 2) / 2 for i in range(len(dots))]
-        axes.plot(dots, heights, "o", color=policy_color("Dynamic"), alpha=0.55, markersize=5)
+        axes.plot(dots, heights, "o", color=policy_color(policy), alpha=0.55, markersize=5)
         axes.plot([median(dots)] * 2, [y - 0.36, y + 0.36], color=INK, linewidth=2)
         axes.text(median(dots), y - 0.38, f"median {median(dots):.2f}", ha="center", va="bottom", fontsize=10)
     axes.axvline(reference, color=MUTED, linestyle=":")
@@ -45,10 +51,13 @@ def metric_dots(
     readings: Mapping[str, Mapping[str, Sequence[float]]],
     post: Mapping[str, Mapping[str, float]],
     title: str,
+    other: str = COLUMN,
+    dots: str = "this run, median and range",
 ) -> Figure:
-    """One panel a metric, one row a policy: this run's median and range, and the post's diamond.
+    """One panel a metric, one row a policy: this run's median and range, and a diamond beside it.
 
-    readings: metric label -> policy -> a reading a round; post: metric label -> policy -> value.
+    readings: metric label -> policy -> a reading a round; post: metric label -> policy -> value,
+    the post's or that of whatever `other` names.
     """
     rows = -(-len(readings) // 2)
     policies = list(next(iter(readings.values())))
@@ -69,5 +78,6 @@ def metric_dots(
         panel.grid(axis="y", color="#EEEEEE")
     for panel in panels[len(readings) :]:
         panel.set_axis_off()
-    figure.supxlabel(f"dots: this run, median and range; diamonds: {COLUMN}", fontsize=10)
+    diamonds = f"; diamonds: {other}" if post else ""
+    figure.supxlabel(f"dots: {dots}{diamonds}", fontsize=10)
     return finish(figure)

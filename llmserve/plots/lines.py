@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -28,7 +29,7 @@ def lines(
     """The median of each x's readings as a line, their range as a band. `log` names axes: "x", "y", "xy"."""
     figure, axes = new_figure(3.4, title)
     ends: list[tuple[float, float, str, str]] = []
-    for (name, readings), fallback in zip(series.items(), PALETTE, strict=False):
+    for (name, readings), fallback in zip(series.items(), itertools.cycle(PALETTE), strict=False):
         color = (colors or {}).get(name, fallback)
         xs = sorted(readings)
         middle = [median(readings[x]) for x in xs]

@@ -30,14 +30,14 @@ class Span:
     steps: int = 1
 
 
-def spans(steps: list[Step]) -> list[Span]:
-    """The log as spans: equal neighbours merged."""
+def spans(steps: list[Step], merge: bool = True) -> list[Span]:
+    """The log as spans: equal neighbours merged, or one for each step."""
     done: list[Span] = []
     last: dict[int, Span] = {}
     for step in steps:
         for chunk in step.chunks:
             before = last.get(chunk.place)
-            same = before and (before.request_id, before.kind) == (chunk.request_id, chunk.kind)
+            same = merge and before and (before.request_id, before.kind) == (chunk.request_id, chunk.kind)
             if same and abs(before.end - step.start) < 1e-9:
                 before.end, before.steps = step.end, before.steps + 1
             else:
@@ -77,13 +77,15 @@ def timeline(run: Run, num_batches: int = 2, title: str | None = None, unit: str
     return figure
 
 
-def timelines(runs: Mapping[str, Run], until: float, title: str, unit: str = "s") -> Figure:
-    """Several runs one above the other on one time axis, up to a time."""
+def timelines(
+    runs: Mapping[str, Run], until: float, title: str, unit: str = "s", each_step: bool = False
+) -> Figure:
+    """Several runs one above the other on one time axis, up to a time; with `each_step` a box a step."""
     slots = next(iter(runs.values())).max_num_seqs
     figure, axes = new_figure(len(runs) * (0.2 * slots + 0.55) + 0.8, title, rows=len(runs))
     for (name, run), panel in zip(runs.items(), axes, strict=True):
         steps = [step for step in run.log if step.start < until]
-        _draw(panel, spans(steps), policy_color(run.policy))
+        _draw(panel, spans(steps, merge=not each_step), policy_color(run.policy))
         useful = count_rows(steps).slot_efficiency
         panel.set_title(f"{name}: {useful:.0%} of the rows useful", loc="left", fontsize=11)
         panel.set(xlim=(0, until), ylim=(slots - 0.45, -0.55), yticks=[0, slots - 1], ylabel="slot")
