@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,7 +16,7 @@ class Work(NamedTuple):
 
     tokens    computed through all layers
     rows      of the vocabulary projection: chunks whose next token is due
-    cached    tokens of K and V read: decode rows attend in one call, each as far as the longest
+    cached    tokens of K and V read: sequences attend together, each as far as the longest of them
     pairs     a new token attending to a cached one (or to itself)
     prompts   chunks of more than one token: an attention call each
     """
@@ -71,7 +72,7 @@ class CostModel:
     @property
     def knee(self) -> float:
         """Tokens of a step at which the arithmetic has caught up with streaming the weights."""
-        return self.weights / self.per_token
+        return self.weights / self.per_token if self.per_token else math.inf
 
     def seconds(self, chunks: list[Chunk]) -> float:
         return self.price(
@@ -104,10 +105,13 @@ class SimulatedEngine:
     eos_token_id: int | None = None
     noise: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     seed: int = 0
-    _draws: random.Random = field(default_factory=random.Random, init=False, repr=False, compare=False)
+    _draws: random.Random = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._draws = random.Random(self.seed)
 
     def new_pool(self) -> SlotPool:
-        self._draws.seed(self.seed)  # every run the same
+        self._draws = random.Random(self.seed)  # every run the same
         return SlotPool(self.max_num_seqs, self.max_model_len)
 
     def step(self, chunks: list[Chunk]) -> StepResult:

@@ -48,7 +48,7 @@ def fidelity(measured: Mapping[Hashable, Sequence[float]], simulated: Mapping[Ha
         (a, b) for a, b in combinations(measured, 2)
         if min(measured[a]) > max(measured[b]) or min(measured[b]) > max(measured[a])
     ]  # fmt: skip
-    agree = sum((middle[a] > middle[b]) == (simulated[a] > simulated[b]) for a, b in pairs)
+    agree = sum((middle[a] - middle[b]) * (simulated[a] - simulated[b]) > 0 for a, b in pairs)
     ours, theirs = list(middle.values()), [simulated[name] for name in measured]
     tied = len(set(ours)) == 1 or len(set(theirs)) == 1
     return Fidelity(

@@ -51,6 +51,13 @@ def _memory_gib() -> float:
         return 0.0
 
 
+def resident_bytes() -> int:
+    """How much of this process really lies in memory now."""
+    import psutil
+
+    return psutil.Process().memory_info().rss
+
+
 def measure_peak(device: str = "cpu", dtype: str = "float32", rounds: int = 5) -> Peak:
     """This machine's peak bandwidth and matrix rate, the best of some rounds of each.
 

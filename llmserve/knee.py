@@ -56,7 +56,9 @@ def fit_knee(readings: Readings) -> Knee:
         for values in (reached, seconds + 0 * reached, reached**2, reached * seconds)
     )
     total = weight.sum()
-    slope = (total * xy - x * y) / np.maximum(total * xx - x * x, 1e-300)
+    spread = total * xx - x * x
+    bends = spread > 1e-9 * total * xx  # else all points lie left of the knee, and the line is flat
+    slope = np.where(bends, (total * xy - x * y) / np.where(bends, spread, 1.0), 0.0).clip(min=0.0)
     # No step has a negative fixed cost: where the line would need one, it goes through the origin.
     slope = np.where(slope * x > y, xy / xx, slope)
     fixed = np.maximum(0.0, (y - slope * x) / total)

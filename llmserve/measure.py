@@ -111,7 +111,8 @@ def full_batch_decode_step(engine: Engine, context: int, repeats: int = 40) -> f
     for _ in range(MOST_REDONE + 1):
         steps = [engine.step(chunks) for _ in range(repeats + 1)][1:]
         medians.append(median(step.seconds for step in steps))
-        if median(step.cpu_share or 1.0 for step in steps) >= DISTURBED:
+        shares = [step.cpu_share for step in steps if step.cpu_share is not None]
+        if not shares or median(shares) >= DISTURBED:
             break
     return min(medians)
 

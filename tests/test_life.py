@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helpers.build import ask, unit_engine
 
-from llmserve.life import Phase, launches, phases, stalls
+from llmserve.life import Phase, Slice, launches, phases, slices, stalls
 from llmserve.loop import serve
 from llmserve.policies import Chunked, Continuous, Dynamic, Mixed, Static
 
@@ -53,3 +53,19 @@ def test_launches_are_how_many_entered_together() -> None:
         (12.5, 1),
     ]
     assert launches(serve(requests, Static(2), unit_engine(2))) == [(1.0, 2), (6.0, 2), (10.0, 1)]
+
+
+def test_two_prompts_share_what_a_budget_leaves_the_first_come_first() -> None:
+    # Budget 6. Step 0: a's prompt, 5 of p. Step 1: a decodes, p's last 4, then 1 of q.
+    # Step 2: a and p decode, 4 of q. Step 3: a decodes, q's last 2.
+    requests = [ask("a", output=6), ask("p", prompt=9, output=2), ask("q", prompt=7)]
+    run = serve(requests, Chunked(3, 6), unit_engine(3))
+    assert slices(run, "a", 6) == [Slice(0, 1, 6)]
+    assert slices(run, "p", 6) == [Slice(0, 5, 5), Slice(1, 4, 5)]
+    assert slices(run, "q", 6) == [Slice(1, 1, 1), Slice(2, 4, 4), Slice(3, 2, 5)]
+    assert slices(run, "nobody", 6) == []
+
+
+def test_a_prompt_that_fits_is_one_slice() -> None:
+    run = serve(REQUESTS, Chunked(2, 8), unit_engine(2))
+    assert slices(run, "c", 8) == [Slice(3, 5, 7)], "a's decode went first"

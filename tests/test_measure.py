@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from helpers.tiny import slot_engine, tiny_model
 
 from llmserve.hardware import machine, measure_peak
@@ -15,10 +16,12 @@ from llmserve.measure import (
     interleave,
     prefill_chunks,
     product_seconds,
+    ragged_decode_chunks,
     thirds,
 )
 from llmserve.models.linear import PlainLinear
 from llmserve.profiling import PARTS, profile_steps
+from llmserve.request import Chunk, StepResult
 from llmserve.run import ChunkRow, Run, Step
 
 
@@ -66,6 +69,54 @@ def test_made_up_decodes_read_their_context_and_want_one_token_each() -> None:
     assert [(c.start, c.num_tokens, c.place, c.needs_token) for c in chunks] == [
         (8, 1, place, True) for place in range(3)
     ]
+
+
+def test_made_up_decodes_may_have_a_context_each() -> None:
+    chunks = ragged_decode_chunks([9, 1, 30])
+    assert [(c.start, c.num_tokens, c.place, c.needs_token) for c in chunks] == [
+        (8, 1, 0, True),
+        (0, 1, 1, True),
+        (29, 1, 2, True),
+    ]
+    assert [len(c.sequence.token_ids) for c in chunks] == [9, 1, 30]
+    assert len({c.sequence.id for c in chunks}) == 3
+
+
+class ScriptedEngine:
+    """Three slots, and seconds and CPU shares as written down; `asked` are the batch sizes it was given."""
+
+    max_num_seqs = 3
+
+    def __init__(self, *tries: tuple[list[float], float | None]) -> None:
+        self.script = iter([(taken, share) for seconds, share in tries for taken in seconds])
+        self.asked: list[int] = []
+
+    def step(self, chunks: list[Chunk]) -> StepResult:
+        self.asked.append(len(chunks))
+        return StepResult([1] * len(chunks), *next(self.script))
+
+
+# Each try is a warm-up and three readings.
+SLOW, FAST, FASTEST = [0.1, 5.0, 7.0, 6.0], [99.0, 4.0, 3.0, 8.0], [99.0, 2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("tries", "steps", "expected"),
+    [
+        ([(SLOW, 0.95), (FAST, 0.95)], 4, 6.0),
+        ([(SLOW, None), (FAST, None)], 4, 6.0),
+        ([(SLOW, 0.5), (FAST, 0.95), (FASTEST, 0.95)], 8, 4.0),
+        ([(FAST, 0.5), (SLOW, 0.95), (FASTEST, 0.95)], 8, 4.0),
+        ([(SLOW, 0.5), (FAST, 0.5), (SLOW, 0.5), (FASTEST, 0.5)], 12, 4.0),
+    ],
+    ids=["undisturbed", "no share known", "disturbed once", "disturbed and still faster", "always disturbed"],
+)
+def test_the_full_batch_step_is_taken_again_while_disturbed_and_the_fastest_median_counts(
+    tries: list[tuple[list[float], float | None]], steps: int, expected: float
+) -> None:
+    engine = ScriptedEngine(*tries)
+    assert full_batch_decode_step(engine, context=6, repeats=3) == expected
+    assert engine.asked == [3] * steps, "every slot busy in every step"
 
 
 def test_made_up_prompts_are_whole() -> None:

@@ -9,6 +9,7 @@ from helpers.tiny import tiny_model
 
 from llmserve.models.gpt2 import Config
 from llmserve.roofline import LLM, Peak, StepWork, gpus, llms, sequences_that_fit
+from llmserve.run import ChunkRow, Step
 
 GPT2_SMALL = StepWork.of(Config())
 
@@ -36,6 +37,27 @@ def test_a_floor_is_the_longer_of_reading_and_computing() -> None:
     assert work.floor(peak, 50, 0) == 50 * 200 / 1000  # 10 s of arithmetic, 4 of reading
     assert work.mbu(peak, 1, 5, seconds=8.8) == pytest.approx(0.5)
     assert work.mfu(peak, 1, 5, seconds=0.44) == pytest.approx(0.5)
+
+
+def test_a_runs_utilisation_counts_what_each_step_had_to_read_and_do() -> None:
+    work = StepWork(body_weights=80, vocabulary_weights=20, kv_bytes_per_token=8, attention_flops=4)
+    inside = Step(0.0, 2.0, None, 0, 0, 0, [ChunkRow("a", 0, 2, 3, "prefill", None)])
+    both = [ChunkRow("b", 1, 4, 1, "decode", 9), ChunkRow("a", 0, 5, 2, "prefill", 7)]
+    last = Step(2.0, 3.0, None, 0, 0, 0, both)
+    peak = Peak(bandwidth=100.0, flops=1000.0)
+    # no next token is due: the vocabulary weights are not read
+    read, done = 80 * 4 + 5 * 8, 2 * 80 * 3 + 4 * (3 + 4 + 5)
+    assert work.utilisation(peak, [inside]) == pytest.approx((read / 200, done / 2000))
+    # b reads 5 tokens and a 7; three tokens through the layers, two rows
+    read, done = read + 100 * 4 + (5 + 7) * 8, done + 2 * (80 * 3 + 20 * 2) + 4 * (5 + 6 + 7)
+    assert work.utilisation(peak, [inside, last]) == pytest.approx((read / 500, done / 5000))
+
+
+def test_a_decode_steps_utilisation_is_that_of_a_batch_with_its_context() -> None:
+    chunks = [ChunkRow(f"r{place}", place, 127, 1, "decode", 5) for place in range(8)]
+    peak, step = Peak(30e9, 200e9), Step(0.0, 0.05, None, 0, 0, 0, chunks)
+    expected = (GPT2_SMALL.mbu(peak, 8, 128, 0.05), GPT2_SMALL.mfu(peak, 8, 128, 0.05))
+    assert GPT2_SMALL.utilisation(peak, [step]) == pytest.approx(expected)
 
 
 def test_at_the_crossing_reading_and_computing_take_the_same_time() -> None:

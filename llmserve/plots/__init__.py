@@ -3,7 +3,7 @@
 from .bars import launch_sizes, metric_dots, spread
 from .caches import caches
 from .comparison import against_post
-from .lines import gap_tails, lines, queues
+from .lines import gap_tails, lines, memory_over_steps, queues
 from .roofline import roofline, step_against_floor, step_parts
 from .steps import frontier, knee_curve, token_times
 from .style import POLICY_COLORS
@@ -19,6 +19,7 @@ __all__ = [
     "launch_sizes",
     "lines",
     "lives",
+    "memory_over_steps",
     "metric_dots",
     "queues",
     "roofline",

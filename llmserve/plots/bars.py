@@ -13,8 +13,8 @@ from .style import FAINT, INK, MUTED, POST, finish, new_figure, policy_color
 
 def launch_sizes(launches: Mapping[str, Sequence[int]], slots: int, title: str) -> Figure:
     """One row a policy, one bar a launch: how many requests the batch started with."""
-    figure, axes = new_figure(1.15 * len(launches) + 1.0, title, rows=len(launches))
-    for (name, sizes), panel in zip(launches.items(), axes, strict=True):
+    figure, _ = new_figure(1.15 * len(launches) + 1.0, title, rows=len(launches))
+    for (name, sizes), panel in zip(launches.items(), figure.axes, strict=True):
         numbers = range(1, len(sizes) + 1)
         panel.bar(numbers, sizes, color=policy_color(name), width=0.7)
         panel.axhline(slots, color=FAINT, linestyle=":")
@@ -23,7 +23,7 @@ def launch_sizes(launches: Mapping[str, Sequence[int]], slots: int, title: str) 
         panel.set(ylim=(0, slots * 1.35), yticks=[0, slots], ylabel=name.split("(")[0])
         most = max(map(len, launches.values()))
         panel.set(xlim=(0.4, most + 0.6), xticks=range(1, most + 1))
-    axes[-1].set_xlabel("launch (bar: requests in the batch)")
+    figure.axes[-1].set_xlabel("launch (bar: requests in the batch)")
     return finish(figure)
 
 

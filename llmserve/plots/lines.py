@@ -94,3 +94,15 @@ def gap_tails(runs: Mapping[str, Run], title: str) -> Figure:
     axes.set_xticks(ticks, [f"{tick}" for tick in ticks])
     axes.set(xlabel="gap between two tokens (ms)", ylabel="share of gaps longer")
     return finish(figure)
+
+
+def memory_over_steps(series: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Megabytes after each step of a run, one named line a kind of memory."""
+    figure, axes = new_figure(3.2, title)
+    ends = []
+    for (name, values), color in zip(series.items(), itertools.cycle(PALETTE), strict=False):
+        axes.plot(range(len(values)), values, color=color, linewidth=1.8)
+        ends.append((values[-1], len(values) - 1.0, name, color))
+    axes.set(xlabel="step", ylabel="MB", xlim=(0, None), ylim=(0, None))
+    _name_ends(axes, ends)
+    return finish(figure)

@@ -50,8 +50,7 @@ def token_times(times: Mapping[str, Sequence[float]], title: str) -> Figure:
     for y, (policy, of_policy) in enumerate(times.items()):
         since = [time - of_policy[0] for time in of_policy]
         axes.vlines(since, y - 0.3, y + 0.3, color=policy_color(policy), linewidth=1.1)
-        gaps = [(b - a, a) for a, b in itertools.pairwise(since)]
-        gap, start = max(gaps)
+        gap, start = max(((b - a, a) for a, b in itertools.pairwise(since)), default=(0.0, 0.0))
         axes.plot([start, start + gap], [y, y], color=INK, linewidth=2.2)
         axes.text(start + gap / 2, y - 0.33, f"{gap * 1e3:.0f} ms", ha="center", va="bottom", fontsize=9.5)
     axes.set_yticks(range(len(times)), list(times))

@@ -82,15 +82,15 @@ def timelines(
 ) -> Figure:
     """Several runs one above the other on one time axis, up to a time; with `each_step` a box a step."""
     slots = next(iter(runs.values())).max_num_seqs
-    figure, axes = new_figure(len(runs) * (0.2 * slots + 0.55) + 0.8, title, rows=len(runs))
-    for (name, run), panel in zip(runs.items(), axes, strict=True):
+    figure, _ = new_figure(len(runs) * (0.2 * slots + 0.55) + 0.8, title, rows=len(runs))
+    for (name, run), panel in zip(runs.items(), figure.axes, strict=True):
         steps = [step for step in run.log if step.start < until]
         _draw(panel, spans(steps, merge=not each_step), policy_color(run.policy))
         useful = count_rows(steps).slot_efficiency
         panel.set_title(f"{name}: {useful:.0%} of the rows useful", loc="left", fontsize=11)
         panel.set(xlim=(0, until), ylim=(slots - 0.45, -0.55), yticks=[0, slots - 1], ylabel="slot")
         panel.tick_params(axis="y", length=0)
-    axes[-1].set_xlabel(f"time ({unit})")
+    figure.axes[-1].set_xlabel(f"time ({unit})")
     return finish(figure)
 
 
