@@ -18,7 +18,8 @@ class Fidelity:
     errors       simulated / median measured - 1, by contestant
     spreads      largest distance of a round from the median, as a share of it: what noise alone does
     spearman     rank correlation over all contestants, also those that noise alone ranks; nan if all tie
-    apart        pairs whose measured ranges do not overlap: only these have an order to get right
+    apart        pairs that have an order to get right: their measured ranges do not overlap, but leave
+                 a gap of more than `tie`
     agree        how many of those the simulation puts in the same order
     """
 
@@ -41,12 +42,17 @@ class Fidelity:
         return [name for name, error in self.errors.items() if abs(error) > max(aim, self.spreads[name])]
 
 
-def fidelity(measured: Mapping[Hashable, Sequence[float]], simulated: Mapping[Hashable, float]) -> Fidelity:
-    """Compare a simulated value with the readings of its contestant, a round each, for all contestants."""
+def fidelity(
+    measured: Mapping[Hashable, Sequence[float]], simulated: Mapping[Hashable, float], tie: float = 0.0
+) -> Fidelity:
+    """Compare a simulated value with the readings of its contestant, a round each, for all contestants.
+
+    `tie` is a share: values closer than that have no order worth the name, even in a single round.
+    """
     middle = {name: median(values) for name, values in measured.items()}
     pairs = [
         (a, b) for a, b in combinations(measured, 2)
-        if min(measured[a]) > max(measured[b]) or min(measured[b]) > max(measured[a])
+        if min(measured[a]) > max(measured[b]) * (1 + tie) or min(measured[b]) > max(measured[a]) * (1 + tie)
     ]  # fmt: skip
     agree = sum((middle[a] - middle[b]) * (simulated[a] - simulated[b]) > 0 for a, b in pairs)
     ours, theirs = list(middle.values()), [simulated[name] for name in measured]

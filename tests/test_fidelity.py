@@ -75,3 +75,10 @@ def test_a_simulated_tie_ranks_nobody(order: str) -> None:
     measured = dict(zip(order, ([1.0], [2.0]), strict=True))
     found = fidelity(measured, {"a": 3.0, "b": 3.0})
     assert (found.apart, found.agree) == (1, 0)
+
+
+def test_values_closer_than_the_tie_have_no_order() -> None:
+    measured, simulated = {"a": [100.0], "b": [104.0], "c": [110.0]}, {"a": 3.0, "b": 2.0, "c": 4.0}
+    assert fidelity(measured, simulated).apart == 3
+    found = fidelity(measured, simulated, tie=0.05)
+    assert (found.apart, found.agree) == (2, 2)  # a-c and b-c, at 10% and 5.8%
