@@ -1,6 +1,6 @@
 # `make` alone lists the targets. Works with the make of Linux and of macOS.
 .DEFAULT_GOAL := help
-.PHONY: book test chapter html serve lab setup clean help
+.PHONY: book test chapter html record serve lab setup clean help
 
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
@@ -25,6 +25,9 @@ chapter: $(INSTALLED) ## run one chapter and build the book: make chapter N=1
 
 html: $(INSTALLED) ## build the book from what ran last; DRAFT=1 also from what is stale or has not run
 	@$(PY) -m tools html $(if $(filter-out 0,$(DRAFT)),--draft)
+
+record: $(INSTALLED) ## run everything at full scale (over an hour) and write down what came out
+	@$(PY) -m tools record
 
 serve: $(INSTALLED) ## open the built book on localhost
 	@$(PY) -m tools serve

@@ -28,17 +28,22 @@ class Stay:
 
 
 def stays(run: Run) -> list[Stay]:
-    """Every request that was computed, in the order in which they entered."""
+    """Every request that was computed, in the order in which they entered.
+
+    A stay begins with the first step after the admission, also where that step has no tokens for it.
+    """
     need = {request.id: len(request.prompt_token_ids) + request.max_tokens for request in run.submitted}
+    entered = [(event.time, event.request_id) for event in run.events if event.kind == "admit"]
     found: dict[str, Stay] = {}
     for number, step in enumerate(run.log):
+        while entered and entered[0][0] <= step.start:
+            name = entered.pop(0)[1]
+            found.setdefault(name, Stay(name, number, [], need[name]))
         for chunk in step.chunks:
-            stay = found.setdefault(
-                chunk.request_id, Stay(chunk.request_id, number, [], need[chunk.request_id])
-            )
-            before = stay.tokens[-1] if stay.tokens else 0
-            stay.tokens.extend([before] * (number - stay.first - len(stay.tokens)))  # steps without it
-            stay.tokens.append(max(before, chunk.start + chunk.num_tokens))
+            tokens, first = found[chunk.request_id].tokens, found[chunk.request_id].first
+            before = tokens[-1] if tokens else 0
+            tokens.extend([before] * (number - first - len(tokens)))  # steps without it
+            tokens.append(max(before, chunk.start + chunk.num_tokens))
     return list(found.values())
 
 

@@ -14,6 +14,7 @@ import torch
 from .engine import Engine
 from .metrics import SLO, Summary, summarise
 from .models.gpt2 import GPT2
+from .readings import Readings
 from .request import Chunk, Request, Sequence
 from .run import Run
 
@@ -147,6 +148,11 @@ class Rounds:
     def values(self, name: Hashable, metric: str) -> list[float]:
         """One reading a round of a metric of Summary."""
         return [getattr(summary, metric) for summary in self.summaries(name)]
+
+    def readings(self, metrics: Iterable[str], names: Mapping[Hashable, str] | None = None) -> Readings:
+        """metric -> contestant -> a reading a round, as `readings.keep` takes them."""
+        names = names or {name: str(name) for name in self.runs}
+        return {metric: {names[n]: self.values(n, metric) for n in names} for metric in metrics}
 
     def median(self, name: Hashable, metric: str) -> float:
         return median(self.values(name, metric))

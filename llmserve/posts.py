@@ -16,7 +16,7 @@ COLUMN = "the post (Apple M1)"
 
 
 def table(name: str) -> pd.DataFrame:
-    """A table of the post by its chapter's name: static, machine."""
+    """A table of the post by its name: the files of data/post."""
     folder = resources.files("llmserve").joinpath("data", "post")
     known = sorted(path.name.removesuffix(".csv") for path in folder.iterdir())
     if name not in known:

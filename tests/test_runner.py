@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from helpers.book import write_book, write_notebook
 
 from llmserve.settings import Settings
 from tools import execute as executor
@@ -29,30 +30,9 @@ from IPython.display import display
 display({{"text/markdown": os.environ["LLMSERVE_SCALE"], "{CLAIM}": {{}}}}, raw=True)"""
 
 
-def write_notebook(path: Path, *sources: str) -> None:
-    cells = [nbformat.v4.new_markdown_cell("# Title"), *map(nbformat.v4.new_code_cell, sources)]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    files = {
-        "_toc.yml": "format: jb-book\nroot: book/index\nchapters: [file: book/00-one, file: book/01-two]\n",
-        "_config.yml": "title: Tiny\nrepository: {url: ''}\n",
-        "requirements.txt": "a==1\n",
-        "constraints.txt": "b==1\n",
-        "book/index.md": "# Tiny\n",
-        "llmserve/__init__.py": "",
-        "llmserve/data/post.json": "{}",
-    }
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    write_notebook(tmp_path / "book/00-one.ipynb", CELL)
-    write_notebook(tmp_path / "book/01-two.ipynb", "2")
-    return Project(tmp_path)
+    return write_book(tmp_path, CELL)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""`python -m tools book | test | chapter N | html | serve`: what `make` calls."""
+"""`python -m tools book | test | chapter N | html | record | serve`: what `make` calls."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 from llmserve.settings import Settings
+from tools import record as recording
 from tools.execute import Outcome, execute, require
 from tools.keys import last_or_given, read_settings, save_last
 from tools.lock import exclusive
@@ -50,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("number", type=int, help="as in the file's name: 1 for 01-static")
     html = commands.add_parser("html", help="render what ran last")
     html.add_argument("--draft", action="store_true", help="also what is stale or not run, under a banner")
+    commands.add_parser("record", help="run every chapter at full scale and write down what came out")
     commands.add_parser("serve", help="serve the built book on localhost")
     return parser
 
@@ -78,13 +81,31 @@ def html(project: Project, options: argparse.Namespace) -> None:
     render(project, last_or_given(project), options.draft)
 
 
-COMMANDS = {"book": book, "test": test, "chapter": chapter, "html": html}
+def record(project: Project, options: argparse.Namespace) -> None:
+    settings = recording.at_full_scale(read_settings())
+    print(
+        f"Everything at full scale: about {recording.expected(project)}. Leave the machine alone.", flush=True
+    )
+    outcomes = run_chapters(project, project.chapters(), settings, limit=recording.LIMIT_SECONDS)
+    require(outcomes)
+    recording.write(project, settings, outcomes)
+    print(f"Written to {project.relative(recording.folder(project))}; look at it with git diff.", flush=True)
+
+
+COMMANDS = {"book": book, "test": test, "chapter": chapter, "html": html, "record": record}
 
 
 def run_chapters(
-    project: Project, chapters: list[Chapter], settings: Settings, keep_going: bool = False
+    project: Project,
+    chapters: list[Chapter],
+    settings: Settings,
+    keep_going: bool = False,
+    limit: float = math.inf,
 ) -> list[Outcome]:
-    """Run the chapters one after the other; the first that fails ends it, unless keep_going."""
+    """Run the chapters one after the other; the first that fails ends it, unless keep_going.
+
+    ToolError if `limit` seconds have passed before the last one is started.
+    """
     started = time.monotonic()
     save_last(project, settings)
     print(
@@ -94,6 +115,11 @@ def run_chapters(
     )
     outcomes: list[Outcome] = []
     for number, one in enumerate(chapters, start=1):
+        if time.monotonic() - started > limit:
+            raise ToolError(
+                f"{clock(limit)} have passed before {one.name}: this machine is too slow or too busy. "
+                "What ran is kept; the same command goes on from there."
+            )
         outcomes.append(execute(project, one, settings, f"[{number}/{len(chapters)}] {one.name}"))
         if outcomes[-1].failure and not keep_going:
             break

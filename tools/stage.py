@@ -11,12 +11,18 @@ import nbformat
 import yaml
 
 from llmserve.settings import Settings
-from tools import repository
+from tools import repository, scoreboard
 from tools.execute import fresh_copy, newest_copy
 from tools.project import Project, ToolError
 
 BINDER = "https://mybinder.org"
 OWN_MIME = "application/vnd.llmserve"  # how the types of what only programs read begin
+FIGURE_MARK = "<!-- signature figure -->"
+FIGURE = """:::{figure} _static/headline.png
+:alt: Six panels, a row for each policy, on the recorded machine, with the post's values as diamonds.
+
+The recorded run: six policies, the same arrivals, a panel a metric.
+:::"""
 STALE = "These outputs were made by an earlier version of the code or text, or under other settings."
 NOT_RUN = "This chapter has not been run yet: it is shown without outputs."
 
@@ -51,7 +57,16 @@ def stage(project: Project, settings: Settings, draft: bool) -> list[str]:
             _place(older, target, STALE)
         else:
             _place(chapter.path, target, NOT_RUN)
+    scoreboard.place(project, settings, source / "book" / "scoreboard.md")
+    _place_figure(source / "book")
     return [chapter.name for chapter in missing]
+
+
+def _place_figure(book: Path) -> None:
+    """The recorded run's headline figure on the front page, if there is one."""
+    page = book / "index.md"
+    figure = FIGURE if (book / "_static" / "headline.png").is_file() else ""
+    page.write_text(page.read_text(encoding="utf-8").replace(FIGURE_MARK, figure), encoding="utf-8")
 
 
 def with_repository(config: dict[str, Any], slug: str | None, first_page: str) -> dict[str, Any]:

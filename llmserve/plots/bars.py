@@ -8,6 +8,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from ..posts import COLUMN
+from ..readings import recorded_column
 from .style import FAINT, INK, MUTED, POST, finish, new_figure, policy_color
 
 
@@ -53,11 +54,13 @@ def metric_dots(
     title: str,
     other: str = COLUMN,
     dots: str = "this run, median and range",
+    recorded: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Figure:
-    """One panel a metric, one row a policy: this run's median and range, and a diamond beside it.
+    """One panel a metric, one row a policy: this run's median and range, and others beside it.
 
-    readings: metric label -> policy -> a reading a round; post: metric label -> policy -> value,
-    the post's or that of whatever `other` names.
+    readings: metric label -> policy -> a reading a round. post: metric label -> policy -> value, a
+    diamond, the post's or that of whatever `other` names. recorded: the same of the recorded machine,
+    a square.
     """
     rows = -(-len(readings) // 2)
     policies = list(next(iter(readings.values())))
@@ -68,9 +71,10 @@ def metric_dots(
             color = policy_color(policy)
             panel.plot([min(values), max(values)], [y, y], color=color, linewidth=2.5)
             panel.plot(median(values), y, "o", color=color, markersize=7)
-            theirs = post.get(metric, {}).get(policy)
-            if theirs is not None:
-                panel.plot(theirs, y, "D", color=POST, markerfacecolor="none", markersize=6)
+            for values, shape in ((post, "D"), (recorded or {}, "s")):
+                value = values.get(metric, {}).get(policy)
+                if value is not None:
+                    panel.plot(value, y, shape, color=POST, markerfacecolor="none", markersize=6)
         panel.set_title(metric, loc="left", fontsize=10.5)
         panel.set(ylim=(len(policies) - 0.5, -0.5), yticks=range(len(policies)))
         panel.set_yticklabels(policies if panel.get_subplotspec().is_first_col() else [])
@@ -78,6 +82,8 @@ def metric_dots(
         panel.grid(axis="y", color="#EEEEEE")
     for panel in panels[len(readings) :]:
         panel.set_axis_off()
-    diamonds = f"; diamonds: {other}" if post else ""
-    figure.supxlabel(f"dots: {dots}{diamonds}", fontsize=10)
+    beside = [f"squares: {recorded_column()}"] if recorded and any(recorded.values()) else []
+    beside += [f"diamonds: {other}"] if post else []
+    between = "; " if len(beside) < 2 else "\n"
+    figure.supxlabel(between.join([f"dots: {dots}", *beside]), fontsize=10)
     return finish(figure)
