@@ -52,7 +52,16 @@ def _memory_gib() -> float:
 
 
 def resident_bytes() -> int:
-    """How much of this process really lies in memory now."""
+    """How much memory the system has really given to this process.
+
+    On Linux only pages that were written count: one that was only read is the system's one page of zeros.
+    """
+    try:
+        found = re.search(r"^RssAnon:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+        if found:
+            return int(found.group(1)) * 1024
+    except OSError:
+        pass
     import psutil
 
     return psutil.Process().memory_info().rss

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
 from helpers.tiny import slot_engine, tiny_model
 
-from llmserve.hardware import machine, measure_peak
+from llmserve.hardware import machine, measure_peak, resident_bytes
+from llmserve.kv import SlotCache
 from llmserve.measure import (
     MOST_REDONE,
     decode_chunks,
@@ -157,3 +159,14 @@ def test_a_machines_peaks_and_name() -> None:
     peak = measure_peak(rounds=1)
     assert peak.ridge == peak.flops / peak.bandwidth > 0
     assert {"cpu", "cores", "memory_gib", "python"} <= set(machine())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count pages that were only read")
+def test_a_cache_takes_memory_only_where_it_is_written() -> None:
+    before = resident_bytes()
+    cache = SlotCache(tiny_model().config, 2000, 64)  # 65 MB
+    size = cache.k.nbytes + cache.v.nbytes
+    assert cache.k.sum() == 0 and size > 60e6
+    assert resident_bytes() - before < size / 4
+    cache.k.fill_(1.0)
+    assert resident_bytes() - before > size / 3

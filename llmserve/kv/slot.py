@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,8 +41,7 @@ class SlotCache:
         self.num_slots, self.max_model_len, self.attention = num_slots, max_model_len, attention
         shape = (config.num_layers, num_slots, config.num_heads, max_model_len, config.head_dim)
         # Zeros, not empty: a masked row of a slot never used must not turn up a NaN.
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.k, self.v = (_zeros(shape, dtype, device) for _ in range(2))
 
     def reset(self) -> None:
         """A new run: nothing to forget, since a slot is read no further than its holder has written."""
@@ -66,6 +68,19 @@ class SlotCache:
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
         return attend
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Zeros that cost no memory on a CPU until they are written: the system gives a page on its first use.
+
+    torch.zeros writes them all at once.
+    """
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # Private: a shared mapping would be given pages for being read, too. (Windows knows no such flags.)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    room = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, **private)
+    return torch.frombuffer(room, dtype=dtype).view(shape)
 
 
 class _WritePlan:
