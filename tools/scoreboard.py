@@ -124,7 +124,8 @@ def _rows(here: list[Reading], there: list[Reading]) -> list[str]:
     for claim in known.values():
         groups.setdefault(claim.chapter.split(",")[0].split(" (")[0], []).append(claim.id)
     sections = []
-    for name, ids in groups.items():
+    order = [*CHAPTERS, *groups]  # as in the book, then what has no chapter yet
+    for name, ids in sorted(groups.items(), key=lambda group: order.index(group[0])):
         rows = [_row(known[i].claim, known[i], i, here, there) for i in ids]
         sections.append(f"## {name.capitalize()}\n\n" + "\n\n".join(rows))
     added = dict.fromkeys(r.id for r in [*there, *here] if r.id not in known)
@@ -136,9 +137,8 @@ def _row(claim: str, post: PostClaim | None, id: str, here: list[Reading], there
     lines = [f"{id}: {claim}"]
     if post:
         how = ", ".join(LABELS[label] for label in post.label.split("+") if label in LABELS)
-        lines.append(
-            f": **The post** {f'({how})' if how else ''}: {post.post if post.post != '–' else 'no figure'}"
-        )
+        figure = post.post if post.post not in ("", "–") else "no figure"
+        lines.append(f": **The post**{f' ({how})' if how else ''}: {figure}")
     for title, side in (("Recorded", there), ("Here", here)):
         lines += [f": **{title}:** {r.line}" for r in side if r.id == id]
     if post and not any(r.id == id for r in here):
