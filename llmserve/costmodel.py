@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .pool import SlotPool
 from .request import Chunk, StepResult
+
+if TYPE_CHECKING:
+    from .run import Step
 
 
 class Work(NamedTuple):
@@ -40,6 +43,11 @@ def count_work(chunks: list[tuple[int, int, bool]]) -> Work:
         if end > longest:
             longest = end
     return Work(tokens, rows, len(chunks) * longest, pairs, prompts)
+
+
+def step_work(step: Step) -> Work:
+    """The work of a logged step."""
+    return count_work([(c.start, c.num_tokens, c.token_id is not None) for c in step.chunks])
 
 
 @dataclass(frozen=True)

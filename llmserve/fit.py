@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from .costmodel import CostModel, Work, count_work
+from .costmodel import CostModel, Work, step_work
 from .run import Run, Step
 
 # A first guess for each number of CostModel; it only sets the scale of the search.
@@ -104,16 +104,12 @@ def speed_of(cost: CostModel, run: Run) -> float:
 
 def computed_seconds(cost: CostModel, run: Run) -> list[float]:
     """What the model says each logged step takes."""
-    return [cost.price(_work(step)) for step in run.log]
+    return [cost.price(step_work(step)) for step in run.log]
 
 
 def counted(steps: Sequence[Step]) -> np.ndarray:
     """Work of each step, (steps, 5), from the log."""
-    return np.array([_work(step) for step in steps], dtype=float)
-
-
-def _work(step: Step) -> Work:
-    return count_work([(c.start, c.num_tokens, c.token_id is not None) for c in step.chunks])
+    return np.array([step_work(step) for step in steps], dtype=float)
 
 
 def _priced(prices: np.ndarray, jumps_at: list[int], counts: np.ndarray) -> np.ndarray:

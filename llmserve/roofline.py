@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from .costmodel import count_work
+from .costmodel import step_work
 
 if TYPE_CHECKING:
     from .models.gpt2 import Config
@@ -86,7 +86,7 @@ class StepWork:
         """MBU and MFU of logged steps together: what they had to read and to compute, over their seconds."""
         seconds = read = done = 0.0
         for step in steps:
-            todo = count_work([(c.start, c.num_tokens, c.token_id is not None) for c in step.chunks])
+            todo = step_work(step)
             weights = self.body_weights + (self.vocabulary_weights if todo.rows else 0)
             cached = sum(c.start + c.num_tokens for c in step.chunks)
             read += weights * self.bytes_per_weight + cached * self.kv_bytes_per_token

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from llmserve import plots, posts
@@ -114,14 +115,10 @@ def _table(table: dict[str, dict[str, list[float]]], made: dict[str, Any]) -> st
     lines = ["| policy | " + " | ".join(label for label, _, _ in HEADLINE.values()) + " |"]
     lines.append("|---" * (1 + len(HEADLINE)) + "|")
     for row in rows:
-        cells = [f"{by * _median(table[metric][row]):{form}}" for metric, (_, by, form) in HEADLINE.items()]
+        cells = [f"{by * median(table[metric][row]):{form}}" for metric, (_, by, form) in HEADLINE.items()]
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     told = f"Measured on {made['date']}: {made['cpu']}, {made['cores']} cores, {made['weights']} weights, "
     return "\n".join([*lines, "", told + f"{made['dtype']}, torch {made['torch']}, medians."])
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def _medians(project: Project, table: str) -> dict[str, dict[str, list[float]]]:
