@@ -5,14 +5,18 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from .policies import Policy
 from .pool import SlotPool
 from .progress import default_progress
-from .request import Chunk, Request, Sequence, StepResult, check_request
+from .proposals import wrong_members, wrong_plan, wrong_timer
+from .request import Chunk, Request, Sequence, StepResult, checked
 from .run import ChunkRow, Event, Run, Step
+
+MOST_PREEMPTIONS = 100  # of one sequence while no one gets a token: then nothing will ever end
 
 
 class Engine(Protocol):
@@ -49,6 +53,7 @@ class Loop:
         self.run = Run(repr(policy), policy.max_num_seqs)
         self.num_ended = 0
         self._sequences: dict[str, Sequence] = {}
+        self._in_vain: Counter[str] = Counter()  # preemptions since anyone last got a token
 
     # -- the user's side ---------------------------------------------------------------------------
 
@@ -56,9 +61,9 @@ class Loop:
         """Take a request in; ValueError, and nothing changed, if it could never run."""
         if self.closed:
             raise ValueError(f"request {request.id!r}: the loop is closed; submit before close()")
+        request = checked(request, self.engine.vocab_size, self.engine.max_model_len)
         if request.id in self._sequences:
             raise ValueError(f"request id {request.id!r} was submitted before: give each request its own id")
-        check_request(request, self.engine.vocab_size, self.engine.max_model_len)
         sequence = Sequence(request, order=len(self._sequences))
         self._sequences[request.id] = sequence
         self.run.submitted.append(request)
@@ -119,7 +124,7 @@ class Loop:
         if not self.waiting:
             return
         proposed = self.policy.admit(list(self.waiting), list(self.running), self.now, self.more_coming)
-        self._require_members(proposed, self.waiting, "admit", "the queue")
+        self._require(wrong_members(proposed, self.waiting, "admit", "the queue"))
         if len(self.running) + len(proposed) > self.policy.max_num_seqs:
             raise self._error(
                 f"admit returned {len(proposed)} sequences with {len(self.running)} running, "
@@ -136,16 +141,7 @@ class Loop:
         if not self.running:
             return []
         plan = self.policy.compose(list(self.running))
-        self._require_members(
-            [sequence for sequence, _ in plan], self.running, "compose", "the running batch"
-        )
-        for sequence, tokens in plan:
-            most = 1 if sequence.is_finished else sequence.num_uncomputed_tokens
-            if not 1 <= tokens <= most:
-                raise self._error(f"compose gave {sequence.id!r} {tokens} tokens; it can take 1 to {most}")
-        total, budget = sum([tokens for _, tokens in plan]), self.policy.max_num_batched_tokens
-        if budget is not None and total > budget:
-            raise self._error(f"compose planned {total} tokens, over max_num_batched_tokens={budget}")
+        self._require(wrong_plan(plan, self.running, self.policy.max_num_batched_tokens))
         return plan
 
     def _compute(self, plan: list[tuple[Sequence, int]]) -> Step:
@@ -173,6 +169,7 @@ class Loop:
     def _advance(self, sequence: Sequence, tokens: int, token_id: int | None) -> None:
         sequence.num_computed_tokens += tokens
         if token_id is not None:
+            self._in_vain.clear()
             sequence.token_ids.append(token_id)
             reason = self._finish_reason(sequence)
             if reason:
@@ -190,18 +187,28 @@ class Loop:
         if not self.running:
             return
         leaving = self.policy.release(list(self.running), list(self.waiting), self.now)
-        self._require_members(leaving, self.running, "release", "the running batch")
+        self._require(wrong_members(leaving, self.running, "release", "the running batch"))
         for sequence in leaving:
             self.running.remove(sequence)
             self.pool.free(sequence.id)
-            if not sequence.is_finished:  # preempted: it computes its K and V again when its turn comes
-                sequence.num_computed_tokens = 0
-                self._record("preempt", sequence)
-                self._enqueue(sequence)
+            if not sequence.is_finished:  # it computes its K and V again when its turn comes
+                self._preempt(sequence)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._in_vain[sequence.id] += 1
+        if self._in_vain[sequence.id] > MOST_PREEMPTIONS:
+            raise self._error(
+                f"release threw out {sequence.id!r} {self._in_vain[sequence.id]} times while no request got "
+                "a token: keep who has started until it has one"
+            )
+        sequence.num_computed_tokens = 0
+        self._record("preempt", sequence)
+        self._enqueue(sequence)
 
     def _jump(self) -> bool:
         """Move the clock to the next arrival or timer; False if there is none later than now."""
         timer = self.policy.wake_at(list(self.waiting)) if self.waiting else math.inf
+        self._require(wrong_timer(timer))
         arrival = self.future[0][0] if self.future else math.inf
         later = [time for time in (arrival, timer) if self.now < time < math.inf]
         if later:
@@ -231,16 +238,9 @@ class Loop:
         self.num_ended += 1
         self._record(kind, sequence, detail)
 
-    def _require_members(
-        self, chosen: list[Sequence], allowed: list[Sequence], method: str, where: str
-    ) -> None:
-        if not chosen or (len(set(chosen)) == len(chosen) and set(allowed).issuperset(chosen)):
-            return
-        for i, sequence in enumerate(chosen):
-            if sequence not in allowed:
-                raise self._error(f"{method} named {sequence.id!r}, which is not in {where}")
-            if sequence in chosen[:i]:
-                raise self._error(f"{method} named {sequence.id!r} twice")
+    def _require(self, wrong: str | None) -> None:
+        if wrong:
+            raise self._error(wrong)
 
     def _error(self, what: str) -> PolicyError:
         return PolicyError(f"{self.policy!r} at step {len(self.run.log)}, t={self.now:.6g} s: {what}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 
+from .request import whole
+
 
 class SlotPool:
     """`num_slots` fixed slots of `slot_tokens` tokens each. A sequence holds one slot until it leaves."""
 
     def __init__(self, num_slots: int, slot_tokens: int) -> None:
         for name, value in (("num_slots", num_slots), ("slot_tokens", slot_tokens)):
-            if value < 1:
-                raise ValueError(f"{name}={value}: a pool needs at least 1")
+            if (whole(value) or 0) < 1:
+                raise ValueError(f"{name}={value!r}: a pool needs a whole number, at least 1")
         self.num_slots = num_slots
         self.slot_tokens = slot_tokens
         self._free = list(range(num_slots))

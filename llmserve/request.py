@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 
@@ -47,7 +48,7 @@ class Sequence:
     num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.token_ids = [operator.index(token) for token in self.request.prompt_token_ids]
+        self.token_ids = list(self.request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
 
     @property
@@ -112,33 +113,83 @@ class StepResult(NamedTuple):
     cpu_share: float | None = None
 
 
-def check_request(request: Request, vocab_size: int, max_model_len: int) -> None:
-    """Raise a ValueError that names the request, the limit and the remedy if it can never run."""
-    who = f"request {request.id!r}"
-    prompt, max_tokens = request.prompt_token_ids, request.max_tokens
-    if isinstance(prompt, str) or not hasattr(prompt, "__len__") or not len(prompt):
-        raise ValueError(f"{who}: the prompt must be a list of at least one token id, not {prompt!r:.40}")
-    for token in prompt:
-        if not _is_int(token) or not 0 <= token < vocab_size:
-            raise ValueError(f"{who}: prompt token {token!r} is not a token id in 0...{vocab_size - 1}")
-    if not _is_int(max_tokens) or max_tokens < 1:
-        raise ValueError(f"{who}: max_tokens={max_tokens!r}; ask for a whole number of tokens, 1 or more")
-    for token in request.stop_token_ids:
-        if not _is_int(token):
-            raise ValueError(f"{who}: stop token {token!r} is not a token id; give whole numbers")
-    if not isinstance(request.arrival_time, int | float) or not 0 <= request.arrival_time < math.inf:
-        raise ValueError(f"{who}: arrival_time={request.arrival_time!r}; give seconds from 0 on, finite")
+def checked(request: Request, vocab_size: int, max_model_len: int) -> Request:
+    """The same request in Python's own numbers (NumPy's may be given, but they overflow).
+
+    A ValueError that names the request, the limit and the remedy if it can never run.
+    """
+
+    def need(fine: object, otherwise: str) -> None:
+        if not fine:
+            raise ValueError(f"request {request.id!r:.60}: {otherwise}")
+
+    prompt, stops = _whole_numbers(request.prompt_token_ids), _whole_numbers(request.stop_token_ids)
+    max_tokens, arrival_time = whole(request.max_tokens), _real(request.arrival_time)
+    priority, expected_tokens = _real(request.priority), _real(request.expected_tokens)
+    need(isinstance(request.id, str), "the id must be a string")
+    need(prompt, f"the prompt must be a list of at least one token id, not {request.prompt_token_ids!r:.40}")
+    for given, token in zip(request.prompt_token_ids, prompt, strict=True):
+        fine = token is not None and 0 <= token < vocab_size
+        need(fine, f"prompt token {given!r:.40} is not a token id in 0...{vocab_size - 1}")
+    need(
+        max_tokens is not None and max_tokens >= 1,
+        f"max_tokens={request.max_tokens!r:.40}; ask for a whole number of tokens, 1 or more",
+    )
+    need(
+        stops is not None and None not in stops,
+        f"stop_token_ids={request.stop_token_ids!r:.40}; give whole numbers, as in (13, 198)",
+    )
+    need(
+        arrival_time is not None and arrival_time >= 0,
+        f"arrival_time={request.arrival_time!r:.40}; give seconds from 0 on, finite",
+    )
+    need(priority is not None, f"priority={request.priority!r:.40}; give a number, smaller is sooner")
+    need(
+        expected_tokens is not None or request.expected_tokens is None,
+        f"expected_tokens={request.expected_tokens!r:.40}; give a number of tokens, or None",
+    )
     # The last output token needs no K and V, but it counts: the field counts it too.
-    if len(prompt) + max_tokens > max_model_len:
-        raise ValueError(
-            f"{who}: {len(prompt)} prompt tokens + max_tokens={max_tokens} exceed max_model_len="
-            f"{max_model_len}; shorten the prompt, ask for fewer tokens or raise max_model_len"
-        )
+    need(
+        len(prompt) + max_tokens <= max_model_len,
+        f"{len(prompt)} prompt tokens + max_tokens={max_tokens} exceed max_model_len={max_model_len}; "
+        "shorten the prompt, ask for fewer tokens or raise max_model_len",
+    )
+    return replace(
+        request,
+        prompt_token_ids=prompt,
+        max_tokens=max_tokens,
+        arrival_time=float(arrival_time),
+        priority=priority,
+        stop_token_ids=stops,
+        expected_tokens=expected_tokens,
+    )
 
 
-def _is_int(value: object) -> bool:
+def whole(value: object) -> int | None:
+    """A whole number as Python's own, NumPy's and torch's too; None for anything else, a bool too."""
+    if isinstance(value, bool):
+        return None
     try:
-        operator.index(value)  # NumPy's integers too
+        return operator.index(value)
     except TypeError:
-        return False
-    return not isinstance(value, bool)
+        return None
+
+
+def _whole_numbers(values: object) -> tuple[int | None, ...] | None:
+    """`whole` of each in a list, an array or a tuple; None for what is none of these."""
+    if isinstance(values, str | bytes | dict | set | frozenset) or not hasattr(values, "__len__"):
+        return None
+    return tuple(whole(value) for value in values)
+
+
+def _real(value: object) -> int | float | None:
+    """A finite number as Python's own; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of some hundred digits
+        return None
+    if not math.isfinite(number):
+        return None
+    return int(value) if isinstance(value, numbers.Integral) else number

@@ -60,17 +60,17 @@ WRONG = {
     ),
     "composes too few tokens": (
         broken(compose=lambda self, running: [(running[0], 0)]),
-        "compose gave 'A' 0 tokens; it can take 1 to 3",
+        "compose gave 'A' 0 tokens; it can take a whole number, 1 to 3",
     ),
     "composes too many tokens": (
         broken(compose=lambda self, running: [(running[1], 5)]),
-        "compose gave 'B' 5 tokens; it can take 1 to 4",
+        "compose gave 'B' 5 tokens; it can take a whole number, 1 to 4",
     ),
     "composes two zombie rows of one sequence": (
         broken(Static, compose=lambda self, running: [
             (s, 2 if s.is_finished else s.num_uncomputed_tokens) for s in running
         ]),
-        "compose gave 'A' 2 tokens; it can take 1 to 1",
+        "compose gave 'A' 2 tokens; it can take a whole number, 1 to 1",
     ),
     "plans over the budget": (
         broken(Chunked, 2, 6, compose=lambda self, running: [(s, s.num_uncomputed_tokens) for s in running]),

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from ..request import Sequence
+from ..request import Sequence, whole
 
 Plan = list[tuple[Sequence, int]]
 
@@ -27,11 +27,12 @@ class Policy(ABC):
     max_num_batched_tokens: int | None = None  # the token budget of a step, where a policy has one
 
     def __init__(self, max_num_seqs: int, *, key: Callable[[Sequence], Any] = first_come) -> None:
-        if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
+        slots = whole(max_num_seqs)
+        if slots is None or slots < 1:
             raise ValueError(
                 f"max_num_seqs={max_num_seqs!r}: a batch needs a whole number of slots, 1 or more"
             )
-        self.max_num_seqs = max_num_seqs
+        self.max_num_seqs = slots
         self.key = key
 
     @abstractmethod

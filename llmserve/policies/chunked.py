@@ -1,5 +1,6 @@
 """Chunked prefill: every decode first, then prompt tokens up to the budget of the step."""
 
+from ..request import whole
 from .base import first_come
 from .continuous import Continuous
 
@@ -7,12 +8,13 @@ from .continuous import Continuous
 class Chunked(Continuous):
     def __init__(self, max_num_seqs, max_num_batched_tokens, *, key=first_come):
         super().__init__(max_num_seqs, key=key)
-        if not isinstance(max_num_batched_tokens, int) or max_num_batched_tokens < max_num_seqs:
+        budget = whole(max_num_batched_tokens)
+        if budget is None or budget < max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={max_num_batched_tokens!r}: give a whole number, at least "
                 f"max_num_seqs={max_num_seqs}, so that every decode gets its token"
             )
-        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_batched_tokens = budget
 
     def compose(self, running):
         left, plan = self.max_num_batched_tokens, []

@@ -9,7 +9,7 @@ from .static import Static
 class Dynamic(Static):
     def __init__(self, max_num_seqs, max_wait, *, key=first_come):
         super().__init__(max_num_seqs, key=key)
-        if not max_wait >= 0:
+        if not isinstance(max_wait, int | float) or not max_wait >= 0:
             raise ValueError(f"max_wait={max_wait!r}: give seconds, 0 or more")
         self.max_wait = max_wait
 

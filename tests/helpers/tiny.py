@@ -21,10 +21,10 @@ torch.set_num_threads(1)  # tiny products gain nothing from more
 
 
 @cache
-def reference(dtype: torch.dtype = torch.float64) -> GPT2LMHeadModel:
+def reference(dtype: torch.dtype = torch.float64, positions: int = POSITIONS) -> GPT2LMHeadModel:
     """Weights spread far wider than a fresh GPT-2's, whose greedy text is one token repeated."""
     config = GPT2Config(
-        vocab_size=VOCAB, n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=4,
+        vocab_size=VOCAB, n_positions=positions, n_embd=32, n_layer=2, n_head=4,
         initializer_range=0.5, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
@@ -32,11 +32,16 @@ def reference(dtype: torch.dtype = torch.float64) -> GPT2LMHeadModel:
         return GPT2LMHeadModel(config).to(dtype).eval()
 
 
-def generate(request: Request, eos: int | None = None, dtype: torch.dtype = torch.float64) -> list[int]:
+def generate(
+    request: Request,
+    eos: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    positions: int = POSITIONS,
+) -> list[int]:
     """What `transformers` generates for this request alone, greedily."""
     prompt = torch.tensor([list(request.prompt_token_ids)])
     eos = None if request.ignore_eos else eos
-    tokens = reference(dtype).generate(
+    tokens = reference(dtype, positions).generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=request.max_tokens,
         do_sample=False, eos_token_id=eos, pad_token_id=0,
     )  # fmt: skip
@@ -61,9 +66,10 @@ def tiny_model(
     linear: str = "auto",
     eos: int | None = None,
     edits: dict[str, torch.Tensor] | None = None,
+    positions: int = POSITIONS,
 ) -> GPT2:
     """Our network with the reference's weights, some of them replaced."""
-    source = reference(dtype)
+    source = reference(dtype, positions)
     state = {name: tensor.clone() for name, tensor in source.state_dict().items()} | (edits or {})
     config = replace(config_of(source.config), eos_token_id=eos)
     return GPT2(config, state, dtype=dtype, linear=linear)
@@ -76,7 +82,8 @@ def slot_engine(
     **model: object,
 ) -> SteadyEngine:
     network = tiny_model(dtype, **model)
-    return SteadyEngine(network, SlotCache(network.config, slots, POSITIONS, dtype, attention=attention))
+    length = network.config.max_positions
+    return SteadyEngine(network, SlotCache(network.config, slots, length, dtype, attention=attention))
 
 
 def cat_engine(slots: int = 4) -> SteadyEngine:
