@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 
@@ -55,11 +55,20 @@ class Engine:
         order = _compute_order(chunks)
         logits = self._forward([chunks[i] for i in order])
         best = logits.argmax(dim=-1)  # the first of equals; a NaN counts as the greatest
-        if not logits.gather(1, best[:, None]).isfinite().all():
-            raise RuntimeError(
-                "a logit is not a finite number: the weights or the cache hold NaN or infinity"
-            )
+        finite = logits.gather(1, best[:, None]).isfinite()
+        if not finite.all():
+            self._refuse(chunks, _parallel(chunks, order, finite[:, 0].tolist()))
         return _parallel(chunks, order, best.tolist())
+
+    def _refuse(self, chunks: list[Chunk], finite: list[bool | None]) -> NoReturn:
+        wrong = [chunk for chunk, fine in zip(chunks, finite, strict=True) if fine is False]
+        self.cache.spoil([chunk.place for chunk in chunks])
+        names = ", ".join(repr(chunk.sequence.id) for chunk in wrong[:8])
+        raise RuntimeError(
+            f"a logit is not a finite number for {len(wrong)} of {len(chunks)} requests ({names}): the "
+            "weights hold NaN or infinity, or these requests overflow in this dtype. If it is all of them, "
+            "load the weights again; if it is some, abort those and go on"
+        )
 
     @torch.inference_mode()
     def _forward(self, chunks: list[Chunk]) -> torch.Tensor:

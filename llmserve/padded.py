@@ -40,6 +40,7 @@ class PaddedEngine(Engine):
         self._require_rectangle(batch)
         width = max(chunk.num_tokens for chunk in batch)
         if _are_prompts(batch):
+            self.cache.reset()
             self._pads = {chunk.place: width - chunk.num_tokens for chunk in batch}
         rectangle = self._rectangle(batch, width)
         head_rows = torch.arange(1, len(batch) + 1, device=self.model.device) * width - 1
@@ -66,6 +67,9 @@ class PaddedEngine(Engine):
 
     def _attend(self, batch: list[Chunk], columns: Tensor) -> Attend:
         end = int(columns.max()) + 1
+        places = self._tensor([chunk.place for chunk in batch])
+        # A view of the first slots, or a copy where an abort has left a hole.
+        rows = slice(len(batch)) if batch[-1].place < len(batch) else places
         pads = self._tensor([self._pads[chunk.place] for chunk in batch])
         live = self._tensor([i for i, chunk in enumerate(batch) if not chunk.sequence.is_finished])
         keys_at = torch.arange(end, device=columns.device)
@@ -76,21 +80,20 @@ class PaddedEngine(Engine):
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             q, k, v = (x.view(*columns.shape, *x.shape[1:]) for x in (q, k, v))
-            keys, values = self.cache.k[layer][: len(batch)], self.cache.v[layer][: len(batch)]
-            keys[live[:, None], :, columns[live]] = k[live]
-            values[live[:, None], :, columns[live]] = v[live]
+            keys, values = self.cache.k[layer], self.cache.v[layer]
+            keys[places[live, None], :, columns[live]] = k[live]
+            values[places[live, None], :, columns[live]] = v[live]
             out = F.scaled_dot_product_attention(
-                q.transpose(1, 2), keys[:, :, :end], values[:, :, :end], attn_mask=mask
+                q.transpose(1, 2), keys[rows, :, :end], values[rows, :, :end], attn_mask=mask
             )
             return out.transpose(1, 2).flatten(0, 1)
 
         return attend
 
     def _require_rectangle(self, batch: list[Chunk]) -> None:
-        """A padded batch starts together in slots 0, 1, 2 ... and goes on in lockstep."""
+        """A padded batch starts together and goes on in lockstep. Who is aborted may leave it."""
         decodes = all(c.num_tokens == 1 and c.place in self._pads for c in batch)
-        whole = [c.place for c in batch] == list(range(len(batch)))
-        if not whole or not (_are_prompts(batch) or decodes):
+        if not (decodes or _are_prompts(batch)):
             raise ValueError(
                 "a padded batch computes whole prompts together, then one token for each of its rows; "
                 f"this step has {[(c.place, c.start, c.num_tokens) for c in batch][:8]} "

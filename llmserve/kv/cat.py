@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.gpt2 import Attend, Config
 from ..request import Chunk, Sequence
+from .slot import check_size
 
 
 class CatCache:
@@ -18,6 +21,7 @@ class CatCache:
     """
 
     def __init__(self, config: Config, num_slots: int, max_model_len: int) -> None:
+        check_size(config, num_slots, max_model_len)
         self.num_slots, self.max_model_len = num_slots, max_model_len
         self.num_layers = config.num_layers
         self.reset()
@@ -29,6 +33,9 @@ class CatCache:
         self.members: list[Sequence] = []
         self.length = 0
 
+    def spoil(self, places: Iterable[int]) -> None:
+        """Nothing to do: a new batch starts with new tensors."""
+
     def begin_step(self, chunks: list[Chunk], positions: Tensor) -> Attend:
         """Check that the step is lockstep; returns its attend(layer, q, k, v). ValueError otherwise."""
         members = [chunk.sequence for chunk in chunks]
@@ -37,6 +44,7 @@ class CatCache:
         if starts == {0} and done:
             self.reset()
             self.members = members
+        self._drop_aborted(members)
         if members != self.members:
             held, given = ([sequence.id for sequence in group] for group in (self.members, members))
             raise ValueError(
@@ -62,6 +70,16 @@ class CatCache:
             return out.transpose(1, 2).flatten(0, 1)
 
         return attend
+
+    def _drop_aborted(self, members: list[Sequence]) -> None:
+        """Take the rows of aborted members out. The others go on in lockstep."""
+        left = [i for i, one in enumerate(self.members) if one in members or one.finish_reason != "abort"]
+        if len(left) == len(self.members):
+            return
+        self.members = [self.members[i] for i in left]
+        for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
+            if k is not None and v is not None:
+                self.k[layer], self.v[layer] = k[left], v[left]
 
 
 def _later(tokens: int, length: int, like: Tensor) -> Tensor:

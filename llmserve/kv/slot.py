@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.gpt2 import Attend, Config
-from ..request import Chunk
+from ..request import Chunk, whole
 
 FORMS = ("batched", "loop")
 
@@ -33,18 +34,25 @@ class SlotCache:
     ) -> None:
         if attention not in FORMS:
             raise ValueError(f"attention={attention!r}: choose one of {', '.join(FORMS)}")
-        if not 1 <= max_model_len <= config.max_positions:
-            raise ValueError(
-                f"max_model_len={max_model_len}: the model knows positions for 1 to "
-                f"{config.max_positions} tokens; choose a length within that"
-            )
+        check_size(config, num_slots, max_model_len)
         self.num_slots, self.max_model_len, self.attention = num_slots, max_model_len, attention
         shape = (config.num_layers, num_slots, config.num_heads, max_model_len, config.head_dim)
         # Zeros, not empty: a masked row of a slot never used must not turn up a NaN.
         self.k, self.v = (_zeros(shape, dtype, device) for _ in range(2))
+        self._spoiled: set[int] = set()
 
     def reset(self) -> None:
-        """A new run: nothing to forget, since a slot is read no further than its holder has written."""
+        """A new run. A slot is read no further than its holder has written, so numbers may stay."""
+        self._clear(self._spoiled)
+
+    def spoil(self, places: Iterable[int]) -> None:
+        """These slots may hold NaN, which no mask hides (0 x NaN is NaN): cleared before the next holder."""
+        self._spoiled.update(places)
+
+    def _clear(self, places: Iterable[int]) -> None:
+        for place in list(places):
+            self.k[:, place], self.v[:, place] = 0, 0
+            self._spoiled.discard(place)
 
     def begin_step(self, chunks: list[Chunk], positions: Tensor) -> Attend:
         """Work out once what every layer of this step needs; returns its attend(layer, q, k, v).
@@ -52,6 +60,8 @@ class SlotCache:
         The chunks' tokens lie one after the other in `positions` (T,), single-token chunks first
         and in order of place.
         """
+        if self._spoiled:
+            self._clear({chunk.place for chunk in chunks if chunk.start == 0} & self._spoiled)
         write = _WritePlan(chunks, positions)
         singles = [chunk for chunk in chunks if chunk.num_tokens == 1] if self.attention == "batched" else []
         decodes = _DecodeGroup(singles, self.k) if singles else None
@@ -68,6 +78,17 @@ class SlotCache:
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
         return attend
+
+
+def check_size(config: Config, num_slots: int, max_model_len: int) -> None:
+    """ValueError for a cache of no slots, or of more positions than the model knows."""
+    if (whole(num_slots) or 0) < 1:
+        raise ValueError(f"num_slots={num_slots!r}: a cache needs a whole number of slots, at least 1")
+    if not 1 <= (whole(max_model_len) or 0) <= config.max_positions:
+        raise ValueError(
+            f"max_model_len={max_model_len!r}: the model knows positions for 1 to "
+            f"{config.max_positions} tokens; choose a length within that"
+        )
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
