@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from .pool import SlotPool
@@ -12,6 +13,9 @@ from .request import Chunk, StepResult
 
 if TYPE_CHECKING:
     from .run import Step
+
+
+FAR = 2  # a step with more than so many times the work of any that was fitted is far outside
 
 
 class Work(NamedTuple):
@@ -63,6 +67,7 @@ class CostModel:
     per_prompt   the attention call of one prompt
     jumps        (tokens, seconds) pairs: seconds more from so many tokens on, where the library
                  that multiplies takes another routine
+    fitted       the most of each count in the steps it was fitted to; None for a made-up model
 
     Only +, x and max, so the same log gives the same seconds to the last bit everywhere. With no
     negative price a step never gets cheaper by another token.
@@ -76,6 +81,13 @@ class CostModel:
     per_cached: float = 0.0
     per_prompt: float = 0.0
     jumps: tuple[tuple[int, float], ...] = ()
+    fitted: Work | None = None
+
+    def __post_init__(self) -> None:
+        prices = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("jumps", "fitted")}
+        for name, price in [*prices.items(), *(("jumps", seconds) for _, seconds in self.jumps)]:
+            if not 0 <= price < math.inf:
+                raise ValueError(f"{name}={price!r}: a price is a number of seconds, 0 or more and finite")
 
     @property
     def knee(self) -> float:
@@ -95,6 +107,15 @@ class CostModel:
         seconds += work.pairs * self.per_context + work.cached * self.per_cached
         return seconds + work.rows * self.per_row + work.prompts * self.per_prompt
 
+    def beyond(self, work: Work) -> list[str]:
+        """Which counts of a step lie far outside what the model was fitted to, in words."""
+        if self.fitted is None:
+            return []
+        counts = zip(Work._fields, work, self.fitted, strict=True)
+        return [
+            f"{count} {name}, at most {most} fitted" for name, count, most in counts if count > FAR * most
+        ]
+
 
 @dataclass
 class SimulatedEngine:
@@ -103,7 +124,8 @@ class SimulatedEngine:
     The rule looks at the last token and its position only, so tokens do not depend on the schedule.
     `noise` are factors (measured / computed seconds of the steps of some runs), those of steps without
     prompts and those of steps with: each step is multiplied by one of its kind, drawn with `seed`.
-    Without them a step takes what the model says.
+    Without them a step takes what the model says. Each run warns once of a step that is far outside what
+    the model was fitted to.
     """
 
     max_num_seqs: int
@@ -114,12 +136,13 @@ class SimulatedEngine:
     noise: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     seed: int = 0
     _draws: random.Random = field(init=False, repr=False, compare=False)
+    _warned: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
         self._draws = random.Random(self.seed)
 
     def new_pool(self) -> SlotPool:
-        self._draws = random.Random(self.seed)  # every run the same
+        self._draws, self._warned = random.Random(self.seed), False  # every run the same
         return SlotPool(self.max_num_seqs, self.max_model_len)
 
     def step(self, chunks: list[Chunk]) -> StepResult:
@@ -129,7 +152,17 @@ class SimulatedEngine:
             for chunk, (_, _, due) in zip(chunks, counted, strict=True)
         ]
         todo = count_work(counted)
+        if not self._warned and self.cost.beyond(todo):
+            self._warn(todo)
         return StepResult(tokens, self.cost.price(todo) * self._factor(todo))
+
+    def _warn(self, todo: Work) -> None:
+        self._warned = True
+        warnings.warn(
+            f"a step with {'; '.join(self.cost.beyond(todo))}: the cost model is guessing there. "
+            "Fit it to runs with steps of that size",
+            stacklevel=6,  # who called serve
+        )
 
     def _factor(self, todo: Work) -> float:
         factors = self.noise[todo.prompts > 0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -46,13 +47,15 @@ class Fit:
 def fit(runs: Sequence[Run]) -> Fit:
     """The cost model with the smallest relative errors over the steps of the runs, no price negative.
 
-    ValueError if the runs have fewer than FEWEST_STEPS steps.
+    ValueError if the runs have fewer than FEWEST_STEPS steps, or steps that took no time.
     """
     counts = [counted(run.log) for run in runs]
     seconds = [np.array([step.seconds for step in run.log]) for run in runs]
     steps = sum(map(len, seconds))
     if steps < FEWEST_STEPS:
         raise ValueError(f"{steps} steps are too few to fit a cost model: log at least {FEWEST_STEPS}")
+    if not all(0 < taken < np.inf for taken in itertools.chain(*seconds)):
+        raise ValueError("a step took no time, or no finite time: fit to runs of an engine with a clock")
     of_run = np.repeat(np.arange(len(runs)), [len(one) for one in seconds])
     all_counts, all_seconds = np.concatenate(counts), np.concatenate(seconds)
     jumps_at = sorted(int(n) for n in set(all_counts[:, 0]) if 1 < n <= FEW)
@@ -75,23 +78,25 @@ def fit(runs: Sequence[Run]) -> Fit:
     left = all_seconds / np.concatenate(computed) / speeds[of_run]
     with_prompts = all_counts[:, Work._fields.index("prompts")] > 0
     return Fit(
-        _cost_model(prices * middle, jumps_at),
+        _cost_model(prices * middle, jumps_at, Work(*all_counts.max(axis=0).astype(int).tolist())),
         tuple(float(speed / middle) for speed in speeds),
         (tuple(left[~with_prompts].tolist()), tuple(left[with_prompts].tolist())),
     )
 
 
-def _cost_model(prices: np.ndarray, jumps_at: list[int]) -> CostModel:
+def _cost_model(prices: np.ndarray, jumps_at: list[int], fitted: Work) -> CostModel:
     jumps = zip(jumps_at, prices[len(GUESS) :].tolist(), strict=True)
     return CostModel(
         **dict(zip(GUESS, prices.tolist(), strict=False)),
         jumps=tuple((tokens, seconds) for tokens, seconds in jumps if seconds > SMALLEST_JUMP),
+        fitted=fitted,
     )
 
 
 def scaled(cost: CostModel, speed: float) -> CostModel:
     """The same model on a machine that is so many times slower."""
-    return CostModel(
+    return replace(
+        cost,
         **{name: speed * getattr(cost, name) for name in GUESS},
         jumps=tuple((tokens, speed * seconds) for tokens, seconds in cost.jumps),
     )

@@ -39,6 +39,11 @@ class SLO:
     ttft: float
     tpot: float
 
+    def __post_init__(self) -> None:
+        for name, limit in (("ttft", self.ttft), ("tpot", self.tpot)):
+            if not limit >= 0:
+                raise ValueError(f"{name}={limit!r}: a limit is in seconds, 0 or more; math.inf for none")
+
     @classmethod
     def relative(cls, decode_step: float, ttft_steps: float = 25, tpot_steps: float = 3) -> SLO:
         """The post's limits: so many full-batch decode steps of this machine."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import operator
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .metrics import SLO
 
 FORMAT = 1  # raise it when a saved run changes shape
+WRONG = (ValueError, TypeError, KeyError, AttributeError)  # what a line of another shape leads to
 
 
 class Event(NamedTuple):
@@ -107,14 +108,11 @@ class Run:
     def save(self, path: str | Path) -> None:
         """Write the log as gzipped JSON lines; `Run.load` gives it back without loss."""
         head = {"format": FORMAT, "policy": self.policy, "max_num_seqs": self.max_num_seqs}
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            # operator.index: NumPy's integers are as good as ours
-            write = lambda *line: file.write(json.dumps(line, default=operator.index) + "\n")  # noqa: E731
+        with gzip.open(path, "wt", compresslevel=6, encoding="utf-8") as file:
+            write = lambda *line: file.write(json.dumps(line) + "\n")  # noqa: E731
             write("run", head)
             for request in self.submitted:
-                fields = asdict(request)
-                fields["prompt_token_ids"] = [int(token) for token in request.prompt_token_ids]
-                write("request", fields)
+                write("request", asdict(request))
             for event in self.events:
                 write("event", event)
             for step in self.log:
@@ -123,30 +121,45 @@ class Run:
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
-        """Read a saved run; ValueError if the file is cut short or of a newer format."""
+        """Read a saved run; DamagedRun if the file is cut short, of a newer format, or something else."""
         try:
             with gzip.open(path, "rt", encoding="utf-8") as file:
-                lines = [json.loads(line) for line in file]
-        except (EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(
+                return cls._read(path, (json.loads(line) for line in file))
+        except DamagedRun:
+            raise
+        except (EOFError, *WRONG, zlib.error, gzip.BadGzipFile) as error:
+            raise DamagedRun(
                 f"{path}: the file is cut short or damaged ({error}); save the run again"
             ) from None
-        tag, head = lines[0] if lines else ("", {})
-        if tag != "run" or head["format"] > FORMAT:
-            found = head.get("format", "none") if isinstance(head, dict) else "none"
-            raise ValueError(f"{path}: format {found}, but this llmserve reads up to {FORMAT}: update it")
-        if lines[-1] != ["end", len(lines) - 2]:
-            raise ValueError(f"{path}: cut short after {len(lines)} lines; save the run again")
+
+    @classmethod
+    def _read(cls, path: str | Path, lines: Iterator[Any]) -> Run:
+        tag, head = next(lines, ("", {}))
+        found = head.get("format") if tag == "run" else None
+        if found is None or found > FORMAT:
+            raise DamagedRun(
+                f"{path}: format {found or 'none'}, but this llmserve reads up to {FORMAT}: update it"
+            )
         run = cls(head["policy"], head["max_num_seqs"])
         readers = {
             "request": (run.submitted, _request),
             "event": (run.events, _event),
             "step": (run.log, _step),
         }
-        for tag, value in lines[1:-1]:
-            rows, read = readers[tag]
-            rows.append(read(value))
-        return run
+        read = 0
+        for tag, value in lines:
+            if tag == "end":
+                if value == read and next(lines, None) is None:  # to the end: the last bytes are a checksum
+                    return run
+                break
+            rows, reader = readers[tag]
+            rows.append(reader(value))
+            read += 1
+        raise DamagedRun(f"{path}: cut short after {read + 1} lines; save the run again")
+
+
+class DamagedRun(ValueError):
+    """A file that `Run.load` cannot read."""
 
 
 def _request(fields: dict[str, Any]) -> Request:

@@ -237,11 +237,6 @@ def _checked(seeds: Iterable[int]) -> list[int]:
 
 
 def _check_load(workload: Workload, decode_step: float | None) -> None:
-    if not 0 < workload.load < math.inf:
-        raise ValueError(
-            f"workload {workload.name!r}: load={workload.load!r}; give a multiple of full-batch decode "
-            "capacity above 0, or None to queue all requests at the start"
-        )
     if decode_step is None or not 0 < decode_step < math.inf:
         raise ValueError(
             f"decode_step={decode_step!r}: workload {workload.name!r} offers load {workload.load}; give "

@@ -26,6 +26,10 @@ class Lognormal:
     low: int = 4
     high: int = 160
 
+    def __post_init__(self) -> None:
+        if not (self.mean > 0 and self.sigma >= 0 and 1 <= self.low <= self.high):
+            raise ValueError(f"{self}: give mean > 0, sigma >= 0 and 1 <= low <= high, in tokens")
+
     def draw(self, n: int, stream: random.Random) -> list[int]:
         mu = math.log(self.mean) - self.sigma**2 / 2
         lengths = [round(math.exp(mu + self.sigma * _normal(stream))) for _ in range(n)]
@@ -40,6 +44,10 @@ class Prompts:
     high: int = 64
     long: int = 256
     long_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.low <= self.high and self.long >= 1 and 0 <= self.long_share <= 1):
+            raise ValueError(f"{self}: give 1 <= low <= high, long >= 1 and a long_share of 0 to 1")
 
     def draw(self, n: int, stream: random.Random) -> list[int]:
         lengths = [self.low + int(stream.random() * (self.high - self.low + 1)) for _ in range(n)]
@@ -66,6 +74,18 @@ class Workload:
     load: float | None = None
     burstiness: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_requests < 1 or not self.burstiness > 0:
+            raise ValueError(
+                f"workload {self.name!r}: num_requests={self.num_requests!r}, "
+                f"burstiness={self.burstiness!r}; give at least 1 request, and a burstiness above 0"
+            )
+        if self.load is not None and not 0 < self.load < math.inf:
+            raise ValueError(
+                f"workload {self.name!r}: load={self.load!r}; give a multiple of full-batch decode "
+                "capacity above 0, or None to queue all requests at the start"
+            )
 
     def with_(self, **changes: object) -> Workload:
         """The same workload with something changed; `sigma=` reaches into the output lengths."""

@@ -223,7 +223,6 @@ def test_one_bar_in_a_live_notebook_and_silence_elsewhere(
         ({"decode_step": 0.0}, "decode_step=0.0"),
         ({"decode_step": math.nan}, "decode_step=nan"),
         ({"decode_step": math.inf}, "decode_step=inf"),
-        ({"grid": [Point(Static(3), SMALL.with_(load=0.0))]}, r"'small': load=0.0; give .* above 0, or None"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(
