@@ -181,7 +181,7 @@ def test_the_cat_cache_refuses_all_but_lockstep(requests: list[Request], policy:
 
 def test_a_slot_cache_refuses_what_it_cannot_hold() -> None:
     config = tiny_model().config
-    with pytest.raises(ValueError, match="attention='flash': choose one of batched, loop"):
+    with pytest.raises(ValueError, match="attention='flash': choose one of batched, streamed, loop"):
         SlotCache(config, 1, POSITIONS, attention="flash")
     for length in (0, POSITIONS + 1):
         with pytest.raises(
@@ -197,7 +197,7 @@ def test_the_form_of_the_products_is_chosen_by_what_works_here() -> None:
     assert choose_linear("auto", torch.float32, "cpu") is (PackedLinear if works else PlainLinear)
     with pytest.raises(ValueError, match="cannot be used here: packed products are for float32"):
         choose_linear("packed", torch.float64, "cpu")
-    with pytest.raises(ValueError, match="linear='fast': choose one of auto, packed, plain"):
+    with pytest.raises(ValueError, match="linear='fast': choose one of auto, streamed, packed, plain"):
         choose_linear("fast", torch.float32, "cpu")
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..memory import zeros
 from ..models.gpt2 import Attend, Config
+from ..models.streamed import library, why_not_streamed
 from ..request import Chunk, whole
 
-FORMS = ("batched", "loop")
+FORMS = ("batched", "streamed", "loop")
 
 
 class SlotCache:
     """K and V of `num_slots` sequences: (slots, heads, max_model_len, head_dim) a layer.
 
     attention   "loop": one call a sequence (the post's engine);
-                "batched": all single-token rows in one masked call on views of the cache, prompts one by one
+                "batched": all single-token rows in one masked call on views of the cache, prompts one by one;
+                "streamed": the same rows in one compiled call, which writes K and V and reads each slot
+                only as far as it is filled (`models/streamed.py`)
     """
 
     def __init__(
@@ -34,11 +36,14 @@ class SlotCache:
     ) -> None:
         if attention not in FORMS:
             raise ValueError(f"attention={attention!r}: choose one of {', '.join(FORMS)}")
+        reason = why_not_streamed(dtype, device, config.head_dim) if attention == "streamed" else None
+        if reason:
+            raise ValueError(f"attention='streamed' cannot be used here: {reason}; use 'batched'")
         check_size(config, num_slots, max_model_len)
         self.num_slots, self.max_model_len, self.attention = num_slots, max_model_len, attention
         shape = (config.num_layers, num_slots, config.num_heads, max_model_len, config.head_dim)
         # Zeros, not empty: a masked row of a slot never used must not turn up a NaN.
-        self.k, self.v = (_zeros(shape, dtype, device) for _ in range(2))
+        self.k, self.v = (zeros(shape, dtype, device) for _ in range(2))
         self._spoiled: set[int] = set()
 
     def reset(self) -> None:
@@ -62,15 +67,18 @@ class SlotCache:
         """
         if self._spoiled:
             self._clear({chunk.place for chunk in chunks if chunk.start == 0} & self._spoiled)
-        write = _WritePlan(chunks, positions)
-        singles = [chunk for chunk in chunks if chunk.num_tokens == 1] if self.attention == "batched" else []
-        decodes = _DecodeGroup(singles, self.k) if singles else None
+        singles = [chunk for chunk in chunks if chunk.num_tokens == 1] if self.attention != "loop" else []
+        group = _StreamedGroup if self.attention == "streamed" else _DecodeGroup
+        decodes = group(singles, self.k) if singles else None
+        first = len(singles) if self.attention == "streamed" else 0  # who writes its own rows
+        write = _WritePlan(chunks[first:], positions[first:]) if chunks[first:] else None
         others = [_PromptChunk(chunk, self.k) for chunk in chunks[len(singles) :]]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.k[layer], self.v[layer]
-            write(keys, values, k, v)
-            outputs = [decodes(q, keys, values)] if decodes else []
+            if write:
+                write(keys, values, k[first:], v[first:])
+            outputs = [decodes(q, k, v, keys, values)] if decodes else []
             at = len(singles)
             for chunk in others:
                 outputs.append(chunk(q[at : at + chunk.num_tokens], keys, values))
@@ -89,19 +97,6 @@ def check_size(config: Config, num_slots: int, max_model_len: int) -> None:
             f"max_model_len={max_model_len!r}: the model knows positions for 1 to "
             f"{config.max_positions} tokens; choose a length within that"
         )
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Zeros that cost no memory on a CPU until they are written: the system gives a page on its first use.
-
-    torch.zeros writes them all at once.
-    """
-    if torch.device(device).type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    # Private: a shared mapping would be given pages for being read, too. (Windows knows no such flags.)
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    room = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, **private)
-    return torch.frombuffer(room, dtype=dtype).view(shape)
 
 
 class _WritePlan:
@@ -139,7 +134,7 @@ class _DecodeGroup:
         beyond = torch.arange(self.longest, device=like.device) >= _index(lengths, like)[:, None]
         self.mask = torch.zeros_like(beyond, dtype=like.dtype).masked_fill_(beyond, -torch.inf)[:, None, None]
 
-    def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         q = q[: self.count]
         if self.slots is not None:
             q = q.new_zeros(self.num_slots, *q.shape[1:]).index_copy_(0, self.slots, q)
@@ -148,6 +143,26 @@ class _DecodeGroup:
         keys, values = keys[slots, :, : self.longest], values[slots, :, : self.longest]
         out = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=self.mask)
         return out[:, :, 0] if self.slots is None else out[self.slots, :, 0]
+
+
+class _StreamedGroup:
+    """All single-token rows in one compiled call, which writes their K and V first."""
+
+    def __init__(self, chunks: list[Chunk], like: Tensor) -> None:
+        self.count, self.library = len(chunks), library()
+        self.slots = _index([chunk.place for chunk in chunks], like)
+        self.ends = _index([chunk.start + 1 for chunk in chunks], like)
+        self.live = torch.tensor([not chunk.sequence.is_finished for chunk in chunks], dtype=torch.uint8)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        _, heads, length, dim = keys.shape
+        out = q.new_empty(self.count, heads, dim)
+        self.library.attend(
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), keys.data_ptr(), values.data_ptr(),
+            self.slots.data_ptr(), self.ends.data_ptr(), self.live.data_ptr(), out.data_ptr(),
+            self.count, heads, dim, length,
+        )  # fmt: skip
+        return out
 
 
 class _PromptChunk:

@@ -1,4 +1,4 @@
-"""A weight product in two forms: plain, and packed once into the layout that oneDNN streams best."""
+"""A weight product in three forms: plain, packed once for oneDNN, and streamed by a compiled file of ours."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .streamed import StreamedLinear, why_not_streamed
+
 Linear = Callable[[Tensor], Tensor]
-FORMS = ("auto", "packed", "plain")
+FORMS = ("auto", "streamed", "packed", "plain")
 
 
 class PlainLinear:
@@ -41,16 +43,19 @@ class PackedLinear:
 
 def choose_linear(
     form: str, dtype: torch.dtype, device: torch.device | str
-) -> type[PlainLinear | PackedLinear]:
+) -> type[PlainLinear | PackedLinear | StreamedLinear]:
     """The class for `form`. "auto" takes packed where a small check says it works, else plain."""
     if form not in FORMS:
         raise ValueError(f"linear={form!r}: choose one of {', '.join(FORMS)}")
     if form == "plain":
         return PlainLinear
-    reason = why_not_packed(dtype, device)
-    if reason and form == "packed":
-        raise ValueError(f"linear='packed' cannot be used here: {reason}; use linear='auto' or 'plain'")
-    return PlainLinear if reason else PackedLinear
+    wanted, why_not = (
+        (StreamedLinear, why_not_streamed) if form == "streamed" else (PackedLinear, why_not_packed)
+    )
+    reason = why_not(dtype, device)
+    if reason and form != "auto":
+        raise ValueError(f"linear={form!r} cannot be used here: {reason}; use linear='auto' or 'plain'")
+    return PlainLinear if reason else wanted
 
 
 def why_not_packed(dtype: torch.dtype, device: torch.device | str) -> str | None:
