@@ -149,7 +149,7 @@ class _StreamedGroup:
     """All single-token rows in one compiled call, which writes their K and V first."""
 
     def __init__(self, chunks: list[Chunk], like: Tensor) -> None:
-        self.count, self.library = len(chunks), library()
+        self.count, self.compiled = len(chunks), library()
         self.slots = _index([chunk.place for chunk in chunks], like)
         self.ends = _index([chunk.start + 1 for chunk in chunks], like)
         self.live = torch.tensor([not chunk.sequence.is_finished for chunk in chunks], dtype=torch.uint8)
@@ -157,7 +157,7 @@ class _StreamedGroup:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         _, heads, length, dim = keys.shape
         out = q.new_empty(self.count, heads, dim)
-        self.library.attend(
+        self.compiled.attend(
             q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), keys.data_ptr(), values.data_ptr(),
             self.slots.data_ptr(), self.ends.data_ptr(), self.live.data_ptr(), out.data_ptr(),
             self.count, heads, dim, length,

@@ -37,19 +37,19 @@ class StreamedLinear:
     """x (rows, in) -> (rows, out), then GELU if asked; the weight lies in the order in which it is read."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, gelu: bool = False) -> None:
-        self.library, self.gelu = library(), gelu
+        self.compiled, self.gelu = library(), gelu
         self.outputs, self.inputs = weight.shape
-        width = self.library.panel_width()
+        width = self.compiled.panel_width()
         panels = -(-self.outputs // width)
         self.panels = zeros((panels, self.inputs, width), torch.float32, "cpu", huge=True)
         weight = weight.contiguous()
-        self.library.pack(weight.data_ptr(), self.panels.data_ptr(), self.outputs, self.inputs)
+        self.compiled.pack(weight.data_ptr(), self.panels.data_ptr(), self.outputs, self.inputs)
         self.bias = None if bias is None else F.pad(bias, (0, panels * width - self.outputs)).contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
         y = x.new_empty(len(x), self.outputs)
         bias = None if self.bias is None else self.bias.data_ptr()
-        self.library.product(
+        self.compiled.product(
             x.data_ptr(), x.stride(0), self.panels.data_ptr(), bias, y.data_ptr(),
             len(x), self.outputs, self.inputs, self.gelu,
         )  # fmt: skip
