@@ -23,7 +23,7 @@ SMALL = Config(num_layers=2, num_heads=4, hidden=64, vocab_size=211, max_positio
 
 
 @needs_a_compiler
-@pytest.mark.parametrize("rows", [1, 2, 7, 12, 13, 24, 37, 130])
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 12, 13, 24, 37, 130])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 16), (31, 5), (32, 64), (97, 768), (768, 97)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_streamed_product_is_the_plain_one(rows: int, outputs: int, inputs: int, bias: bool) -> None:

@@ -116,6 +116,7 @@ static void rows_of(int rows, const float *xt, const float *panel, int first, fl
  */
 void product(const float *x, long x_stride, const float *panels, const float *bias, float *y, int m, int n,
              int k, int gelu) {
+    if (!m) return;  /* a step without a row whose next token is due */
     int blocks = (m + MR - 1) / MR, rows = (m + blocks - 1) / blocks, count = (n + NR - 1) / NR;
     task t = {bias, k, n, gelu};
     float *xt = malloc((size_t)blocks * k * MR * sizeof(float));
