@@ -87,7 +87,8 @@ def test_a_step_with_streamed_products_and_attention_is_the_plain_step() -> None
     contexts = [6, 2, 91, 18]
     decodes = ragged_decode_chunks(contexts)
     decodes[1].sequence.finish_reason = "length"  # a zombie: computed, not written
-    mixed = [*decodes, *[chunk._replace(place=4) for chunk in prefill_chunks([23])]]
+    short, long = (c._replace(place=p) for c, p in zip(prefill_chunks([9, 23]), (4, 5), strict=True))
+    mixed = [*decodes, short, long]
     before = engines[1].cache.k[:, 1].clone()
     plain, fast = (engine.logits(mixed) for engine in engines)
     for a, b in zip(plain, fast, strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,8 @@ from ..models.gpt2 import Attend, Config
 from ..models.streamed import library, why_not_streamed
 from ..request import Chunk, whole
 
-FORMS = ("batched", "streamed", "loop")
+# The forms of attention: up to how many tokens a chunk shares one call with others.
+FORMS = {"batched": 1, "streamed": 16, "loop": 0}
 
 
 class SlotCache:
@@ -21,8 +23,8 @@ class SlotCache:
 
     attention   "loop": one call a sequence (the post's engine);
                 "batched": all single-token rows in one masked call on views of the cache, prompts one by one;
-                "streamed": the same rows in one compiled call, which writes K and V and reads each slot
-                only as far as it is filled (`models/streamed.py`)
+                "streamed": those and the rows of short chunks in one compiled call, which writes K and V
+                and reads each slot only as far as it is filled (`models/streamed.py`)
     """
 
     def __init__(
@@ -67,20 +69,21 @@ class SlotCache:
         """
         if self._spoiled:
             self._clear({chunk.place for chunk in chunks if chunk.start == 0} & self._spoiled)
-        singles = [chunk for chunk in chunks if chunk.num_tokens == 1] if self.attention != "loop" else []
-        group = _StreamedGroup if self.attention == "streamed" else _DecodeGroup
-        decodes = group(singles, self.k) if singles else None
-        first = len(singles) if self.attention == "streamed" else 0  # who writes its own rows
-        write = _WritePlan(chunks[first:], positions[first:]) if chunks[first:] else None
-        others = [_PromptChunk(chunk, self.k) for chunk in chunks[len(singles) :]]
+        together = list(takewhile(lambda chunk: chunk.num_tokens <= FORMS[self.attention], chunks))
+        rows, others = sum(chunk.num_tokens for chunk in together), chunks[len(together) :]
+        streamed = self.attention == "streamed"  # writes its own rows
+        group = (_StreamedGroup if streamed else _DecodeGroup)(together, self.k) if together else None
+        first, unwritten = (rows, others) if streamed else (0, chunks)
+        write = _WritePlan(unwritten, positions[first:]) if unwritten else None
+        alone = [_PromptChunk(chunk, self.k) for chunk in others]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.k[layer], self.v[layer]
             if write:
                 write(keys, values, k[first:], v[first:])
-            outputs = [decodes(q, k, v, keys, values)] if decodes else []
-            at = len(singles)
-            for chunk in others:
+            outputs = [group(q, k, v, keys, values)] if group else []
+            at = rows
+            for chunk in alone:
                 outputs.append(chunk(q[at : at + chunk.num_tokens], keys, values))
                 at += chunk.num_tokens
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -146,13 +149,18 @@ class _DecodeGroup:
 
 
 class _StreamedGroup:
-    """All single-token rows in one compiled call, which writes their K and V first."""
+    """All rows of single tokens and short chunks in one compiled call, which writes their K and V first."""
 
     def __init__(self, chunks: list[Chunk], like: Tensor) -> None:
-        self.count, self.compiled = len(chunks), library()
-        self.slots = _index([chunk.place for chunk in chunks], like)
-        self.ends = _index([chunk.start + 1 for chunk in chunks], like)
-        self.live = torch.tensor([not chunk.sequence.is_finished for chunk in chunks], dtype=torch.uint8)
+        rows = [
+            (chunk.place, end, not chunk.sequence.is_finished)
+            for chunk in chunks
+            for end in range(chunk.start + 1, chunk.start + chunk.num_tokens + 1)
+        ]
+        slots, ends, live = zip(*rows, strict=True)
+        self.count, self.compiled = len(rows), library()
+        self.slots, self.ends = _index(slots, like), _index(ends, like)
+        self.live = torch.tensor(live, dtype=torch.uint8)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         _, heads, length, dim = keys.shape
@@ -189,5 +197,5 @@ class _PromptChunk:
         return out[0].transpose(0, 1)
 
 
-def _index(values: list[int], like: Tensor) -> Tensor:
+def _index(values: Sequence[int], like: Tensor) -> Tensor:
     return torch.tensor(values, device=like.device)

@@ -140,11 +140,11 @@ void product(const float *x, long x_stride, const float *panels, const float *bi
     free(xt);
 }
 
-/* Attention of single new tokens, each to its own slot, read no further than it is long.
+/* Attention of new tokens, each to its own slot, read no further than its own position.
  *
  * q, k, v (rows, heads, dim), rows `stride` floats apart. keys, values (slots, heads, length, dim) of one
- * layer. Row r has place slots[r] and ends[r] tokens with its new one; where live[r] = 0 its k and v are
- * there already. out (rows, heads, dim). dim is a multiple of LANES, at most 8 of them.
+ * layer. Row r is of slot slots[r] and has ends[r] tokens with its own; where live[r] = 0 its k and v are
+ * there already. All are written before any is read, so a row may need those of rows before it. out (rows, heads, dim). dim is a multiple of LANES, at most 8 of them.
  */
 void attend(const float *q, const float *k, const float *v, long stride, float *keys, float *values,
             const int64_t *slots, const int64_t *ends, const uint8_t *live, float *out, int rows, int heads,
@@ -155,14 +155,20 @@ void attend(const float *q, const float *k, const float *v, long stride, float *
         float *score = malloc((length + LANES) * sizeof(float));
 #pragma omp for schedule(static, 1)
         for (int item = 0; item < rows * heads; item++) {
+            int r = item / heads, h = item % heads;
+            size_t from = (size_t)r * stride + (size_t)h * dim;
+            size_t to = (((size_t)slots[r] * heads + h) * length + ends[r] - 1) * dim;
+            if (live[r]) {
+                memcpy(keys + to, k + from, dim * sizeof(float));
+                memcpy(values + to, v + from, dim * sizeof(float));
+            }
+        }
+#pragma omp for schedule(static, 1)
+        for (int item = 0; item < rows * heads; item++) {
             int r = item / heads, h = item % heads, end = (int)ends[r];
             size_t from = (size_t)r * stride + (size_t)h * dim;
-            float *K = keys + ((size_t)slots[r] * heads + h) * length * dim;
-            float *V = values + ((size_t)slots[r] * heads + h) * length * dim;
-            if (live[r]) {
-                memcpy(K + (size_t)(end - 1) * dim, k + from, dim * sizeof(float));
-                memcpy(V + (size_t)(end - 1) * dim, v + from, dim * sizeof(float));
-            }
+            const float *K = keys + ((size_t)slots[r] * heads + h) * length * dim;
+            const float *V = values + ((size_t)slots[r] * heads + h) * length * dim;
             float best = -INFINITY, total = 0.0f;
             for (int t = 0; t < end; t++) {
                 vector sum = {0};
