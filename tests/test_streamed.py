@@ -14,8 +14,8 @@ from llmserve.kv import SlotCache
 from llmserve.measure import prefill_chunks, ragged_decode_chunks
 from llmserve.models import streamed
 from llmserve.models.gpt2 import GPT2, Config
-from llmserve.models.linear import PackedLinear, PlainLinear, choose_linear
-from llmserve.models.streamed import StreamedLinear, library, why_not_streamed
+from llmserve.models.linear import PackedLinear, PlainLinear, choose_linear, why_not_streamed
+from llmserve.models.streamed import StreamedLinear, library
 
 WHY_NOT = why_not_streamed(torch.float32, "cpu")
 needs_a_compiler = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..memory import zeros
 from ..models.gpt2 import Attend, Config
-from ..models.streamed import library, why_not_streamed
+from ..models.linear import why_not_streamed
+from ..models.streamed import library
 from ..request import Chunk, whole
 
 # The forms of attention: up to how many tokens a chunk shares one call with others.

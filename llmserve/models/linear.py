@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .streamed import StreamedLinear, why_not_streamed
+from .streamed import StreamedLinear
 
 Linear = Callable[[Tensor], Tensor]
 FORMS = ("auto", "streamed", "packed", "plain")
@@ -60,16 +60,29 @@ def choose_linear(
 
 def why_not_packed(dtype: torch.dtype, device: torch.device | str) -> str | None:
     """None if packed products exist and agree with plain ones here; otherwise the reason."""
+    return _why_not(PackedLinear, "packed", dtype, device)
+
+
+def why_not_streamed(dtype: torch.dtype, device: torch.device | str, head_dim: int = 64) -> str | None:
+    """The same of streamed products, and of streamed attention for heads of so many numbers."""
+    if head_dim % 16 or not 0 < head_dim <= 128:
+        return f"streamed attention is for heads of 16, 32, ... 128 numbers, not {head_dim}"
+    return _why_not(StreamedLinear, "streamed", dtype, device)
+
+
+def _why_not(
+    form: type[PackedLinear | StreamedLinear], name: str, dtype: torch.dtype, device: torch.device | str
+) -> str | None:
     if torch.device(device).type != "cpu" or dtype != torch.float32:
-        return f"packed products are for float32 on a CPU, not {dtype} on {device}"
+        return f"{name} products are for float32 on a CPU, not {dtype} on {device}"
     generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(3, 96, generator=generator), torch.randn(160, 96, generator=generator)
-    bias = torch.randn(160, generator=generator)
+    x, weight = torch.randn(15, 96, generator=generator), torch.randn(170, 96, generator=generator)
+    bias = torch.randn(170, generator=generator)
     try:
-        for gelu in (False, True):
-            expected, found = (form(weight, bias, gelu)(x) for form in (PlainLinear, PackedLinear))
+        for rows, gelu in ((1, False), (3, True), (15, True)):
+            expected, found = (kind(weight, bias, gelu)(x[:rows]) for kind in (PlainLinear, form))
             if not torch.allclose(expected, found, rtol=1e-4, atol=1e-4):
-                return "this torch's packed products do not agree with plain ones"
-    except (AttributeError, RuntimeError) as error:
-        return f"this torch has no packed products ({str(error).splitlines()[0]})"
+                return f"{name} products do not agree with plain ones here"
+    except (AttributeError, OSError, RuntimeError) as error:
+        return f"there are no {name} products here ({str(error).splitlines()[0]})"
     return None

@@ -144,7 +144,8 @@ void product(const float *x, long x_stride, const float *panels, const float *bi
  *
  * q, k, v (rows, heads, dim), rows `stride` floats apart. keys, values (slots, heads, length, dim) of one
  * layer. Row r is of slot slots[r] and has ends[r] tokens with its own; where live[r] = 0 its k and v are
- * there already. All are written before any is read, so a row may need those of rows before it. out (rows, heads, dim). dim is a multiple of LANES, at most 8 of them.
+ * there already. All are written before any is read, so a row may need those of rows before it.
+ * out (rows, heads, dim). dim is a multiple of LANES, at most 8 of them.
  */
 void attend(const float *q, const float *k, const float *v, long stride, float *keys, float *values,
             const int64_t *slots, const int64_t *ends, const uint8_t *live, float *out, int rows, int heads,

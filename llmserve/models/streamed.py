@@ -1,7 +1,7 @@
 """Products and attention of a few rows at the speed of memory, from a C file compiled when first asked for.
 
-An extra: without a compiler, on another device or in another dtype, `why_not_streamed` says so and the
-forms that need none are taken.
+An extra: without a compiler, on another device or in another dtype, `linear.why_not_streamed` says so and
+the forms that need none are taken.
 """
 
 from __future__ import annotations
@@ -98,24 +98,3 @@ def _processor() -> str:
         return "".join(line for line in lines[:40] if line.startswith(("model name", "flags")))
     except OSError:
         return platform.processor() or platform.machine()
-
-
-def why_not_streamed(dtype: torch.dtype, device: torch.device | str, head_dim: int = 64) -> str | None:
-    """None if streamed products can be had and agree with plain ones here; otherwise the reason."""
-    if head_dim % 16 or not 0 < head_dim <= 128:
-        return f"streamed attention is for heads of 16, 32, ... 128 numbers, not {head_dim}"
-    if torch.device(device).type != "cpu" or dtype != torch.float32:
-        return f"streamed products are for float32 on a CPU, not {dtype} on {device}"
-    generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(15, 96, generator=generator), torch.randn(170, 96, generator=generator)
-    bias = torch.randn(170, generator=generator)
-    try:
-        for rows in (1, 3, 15):
-            expected = F.gelu(F.linear(x[:rows], weight, bias), approximate="tanh")
-            if not torch.allclose(
-                expected, StreamedLinear(weight, bias, gelu=True)(x[:rows]), rtol=1e-4, atol=1e-4
-            ):
-                return "streamed products do not agree with plain ones here"
-    except (OSError, RuntimeError, AttributeError) as error:
-        return str(error).splitlines()[0]
-    return None
