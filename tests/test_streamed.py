@@ -15,6 +15,7 @@ from llmserve.measure import prefill_chunks, ragged_decode_chunks
 from llmserve.models import streamed
 from llmserve.models.gpt2 import GPT2, Config
 from llmserve.models.linear import PackedLinear, PlainLinear, choose_linear, why_not_streamed
+from llmserve.models.norm import Norm
 from llmserve.models.streamed import StreamedLinear, library
 
 WHY_NOT = why_not_streamed(torch.float32, "cpu")
@@ -34,6 +35,26 @@ def test_a_streamed_product_is_the_plain_one(rows: int, outputs: int, inputs: in
     expected = F.linear(x.double(), weight.double(), None if offsets is None else offsets.double())
     found = StreamedLinear(weight, offsets)(x)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * math.sqrt(inputs))
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("rows", [1, 8, 15, 43])
+@pytest.mark.parametrize(("outputs", "inputs"), [(31, 5), (97, 768), (768, 97)])
+@pytest.mark.parametrize("gelu", [True, False])
+def test_norm_gelu_and_residual_are_those_of_the_plain_form(
+    rows: int, outputs: int, inputs: int, gelu: bool
+) -> None:
+    draw = torch.Generator().manual_seed(rows + outputs)
+    weight = torch.randn(outputs, inputs, generator=draw) / math.sqrt(inputs)
+    scale, shift, offsets = (torch.randn(n, generator=draw) for n in (inputs, inputs, outputs))
+    x, residual = 3 + torch.randn(rows, inputs, generator=draw), torch.randn(rows, outputs, generator=draw)
+    in_double = PlainLinear(
+        weight.double(), offsets.double(), gelu, Norm(scale.double(), shift.double(), 1e-5)
+    )
+    expected = in_double(x.double(), residual.double())
+    for form in (StreamedLinear, PackedLinear, PlainLinear):
+        found = form(weight, offsets, gelu, Norm(scale, shift, 1e-5))(x, residual)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4, msg=form.__name__)
 
 
 @needs_a_compiler
@@ -76,7 +97,8 @@ def model(linear: str) -> GPT2:
 
 
 @needs_a_compiler
-def test_a_step_with_streamed_products_and_attention_is_the_plain_step() -> None:
+@pytest.mark.parametrize("longest", [23, 9], ids=["layer by layer", "in one call"])
+def test_a_step_with_streamed_products_and_attention_is_the_plain_step(longest: int) -> None:
     engines = [
         Engine(model(linear), SlotCache(SMALL, 6, 128, attention=attention))
         for linear, attention in (("plain", "loop"), ("streamed", "streamed"))
@@ -87,7 +109,7 @@ def test_a_step_with_streamed_products_and_attention_is_the_plain_step() -> None
     contexts = [6, 2, 91, 18]
     decodes = ragged_decode_chunks(contexts)
     decodes[1].sequence.finish_reason = "length"  # a zombie: computed, not written
-    short, long = (c._replace(place=p) for c, p in zip(prefill_chunks([9, 23]), (4, 5), strict=True))
+    short, long = (c._replace(place=p) for c, p in zip(prefill_chunks([9, longest]), (4, 5), strict=True))
     mixed = [*decodes, short, long]
     before = engines[1].cache.k[:, 1].clone()
     plain, fast = (engine.logits(mixed) for engine in engines)

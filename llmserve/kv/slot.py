@@ -12,7 +12,7 @@ from torch import Tensor
 from ..memory import zeros
 from ..models.gpt2 import Attend, Config
 from ..models.linear import why_not_streamed
-from ..models.streamed import library
+from ..models.streamed import StreamedAttention
 from ..request import Chunk, whole
 
 # The forms of attention: up to how many tokens a chunk shares one call with others.
@@ -73,7 +73,13 @@ class SlotCache:
         together = list(takewhile(lambda chunk: chunk.num_tokens <= FORMS[self.attention], chunks))
         rows, others = sum(chunk.num_tokens for chunk in together), chunks[len(together) :]
         streamed = self.attention == "streamed"  # writes its own rows
-        group = (_StreamedGroup if streamed else _DecodeGroup)(together, self.k) if together else None
+        group = None
+        if together:
+            group = (
+                _streamed(together, self.k, self.v) if streamed else _DecodeGroup(together, self.k, self.v)
+            )
+        if streamed and not others:
+            return group
         first, unwritten = (rows, others) if streamed else (0, chunks)
         write = _WritePlan(unwritten, positions[first:]) if unwritten else None
         alone = [_PromptChunk(chunk, self.k) for chunk in others]
@@ -82,7 +88,7 @@ class SlotCache:
             keys, values = self.k[layer], self.v[layer]
             if write:
                 write(keys, values, k[first:], v[first:])
-            outputs = [group(q, k, v, keys, values)] if group else []
+            outputs = [group(layer, q, k, v)] if group else []
             at = rows
             for chunk in alone:
                 outputs.append(chunk(q[at : at + chunk.num_tokens], keys, values))
@@ -126,7 +132,8 @@ class _WritePlan:
 class _DecodeGroup:
     """All single-token rows in one masked call over the slots from the first to the last of them."""
 
-    def __init__(self, chunks: list[Chunk], like: Tensor) -> None:
+    def __init__(self, chunks: list[Chunk], like: Tensor, values: Tensor) -> None:
+        self.keys, self.values = like, values
         self.first, last = chunks[0].place, chunks[-1].place
         lengths = [1] * (last - self.first + 1)  # a slot between them that does not take part reads 1 token
         for chunk in chunks:
@@ -138,40 +145,25 @@ class _DecodeGroup:
         beyond = torch.arange(self.longest, device=like.device) >= _index(lengths, like)[:, None]
         self.mask = torch.zeros_like(beyond, dtype=like.dtype).masked_fill_(beyond, -torch.inf)[:, None, None]
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q = q[: self.count]
         if self.slots is not None:
             q = q.new_zeros(self.num_slots, *q.shape[1:]).index_copy_(0, self.slots, q)
         slots = slice(self.first, self.first + self.num_slots)
         # Views of the cache, not copies.
-        keys, values = keys[slots, :, : self.longest], values[slots, :, : self.longest]
+        keys, values = (cache[layer, slots, :, : self.longest] for cache in (self.keys, self.values))
         out = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=self.mask)
         return out[:, :, 0] if self.slots is None else out[self.slots, :, 0]
 
 
-class _StreamedGroup:
-    """All rows of single tokens and short chunks in one compiled call, which writes their K and V first."""
-
-    def __init__(self, chunks: list[Chunk], like: Tensor) -> None:
-        rows = [
-            (chunk.place, end, not chunk.sequence.is_finished)
-            for chunk in chunks
-            for end in range(chunk.start + 1, chunk.start + chunk.num_tokens + 1)
-        ]
-        slots, ends, live = zip(*rows, strict=True)
-        self.count, self.compiled = len(rows), library()
-        self.slots, self.ends = _index(slots, like), _index(ends, like)
-        self.live = torch.tensor(live, dtype=torch.uint8)
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        _, heads, length, dim = keys.shape
-        out = q.new_empty(self.count, heads, dim)
-        self.compiled.attend(
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), keys.data_ptr(), values.data_ptr(),
-            self.slots.data_ptr(), self.ends.data_ptr(), self.live.data_ptr(), out.data_ptr(),
-            self.count, heads, dim, length,
-        )  # fmt: skip
-        return out
+def _streamed(chunks: list[Chunk], keys: Tensor, values: Tensor) -> StreamedAttention:
+    """All rows of single tokens and short chunks in one compiled call."""
+    rows = [
+        (chunk.place, end, not chunk.sequence.is_finished)
+        for chunk in chunks
+        for end in range(chunk.start + 1, chunk.start + chunk.num_tokens + 1)
+    ]
+    return StreamedAttention(keys, values, *zip(*rows, strict=True))
 
 
 class _PromptChunk:

@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .linear import Linear, choose_linear
+from .norm import Norm
+from .streamed import StreamedAttention, StreamedLayers, StreamedLinear
 
 # attend(layer, q, k, v) -> the attention output; all (tokens, heads, head_dim)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-Norm = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,17 @@ class Config:
 
 @dataclass(frozen=True)
 class Block:
-    attention_norm: Norm
+    """The four products of a layer; the first and the third begin with the layer's two norms."""
+
     qkv: Linear
     attention_out: Linear
-    mlp_norm: Norm
     mlp_up: Linear  # with GELU
     mlp_down: Linear
+
+    @property
+    def products(self) -> tuple[Linear, ...]:
+        """In the order in which they are used."""
+        return self.qkv, self.attention_out, self.mlp_up, self.mlp_down
 
 
 class GPT2:
@@ -71,25 +77,27 @@ class GPT2:
             return state.pop(f"transformer.{name}").to(self.device, dtype)
 
         def norm(name: str) -> Norm:
-            return take(f"{name}.weight"), take(f"{name}.bias")
+            return Norm(take(f"{name}.weight"), take(f"{name}.bias"), config.norm_eps)
 
-        def product(name: str, gelu: bool = False) -> Linear:
-            return form(take(f"{name}.weight").T, take(f"{name}.bias"), gelu)  # stored as (in, out)
+        def product(name: str, gelu: bool = False, norm: Norm | None = None) -> Linear:
+            return form(take(f"{name}.weight").T, take(f"{name}.bias"), gelu, norm)  # stored as (in, out)
 
         self.blocks = [
             Block(
-                norm(f"h.{i}.ln_1"),
-                product(f"h.{i}.attn.c_attn"),
+                product(f"h.{i}.attn.c_attn", norm=norm(f"h.{i}.ln_1")),
                 product(f"h.{i}.attn.c_proj"),
-                norm(f"h.{i}.ln_2"),
-                product(f"h.{i}.mlp.c_fc", gelu=True),
+                product(f"h.{i}.mlp.c_fc", gelu=True, norm=norm(f"h.{i}.ln_2")),
                 product(f"h.{i}.mlp.c_proj"),
             )
             for i in range(config.num_layers)
         ]
-        self.final_norm = norm("ln_f")
+        self.in_one_call = None
+        if form is StreamedLinear:
+            self.in_one_call = StreamedLayers(
+                [product for block in self.blocks for product in block.products]
+            )
         self.token_embedding, self.position_embedding = take("wte.weight"), take("wpe.weight")
-        self.vocabulary: Linear = form(self.token_embedding)
+        self.vocabulary: Linear = form(self.token_embedding, norm=norm("ln_f"))
 
     def __call__(
         self,
@@ -105,13 +113,16 @@ class GPT2:
         """
         x = F.embedding(tokens, self.token_embedding)
         x = x + F.embedding(positions, self.position_embedding)
-        heads = (len(tokens), 3, self.config.num_heads, self.config.head_dim)
-        for layer, block in enumerate(self.blocks):
-            q, k, v = block.qkv(self._norm(x, block.attention_norm)).view(heads).unbind(1)
-            x = x + block.attention_out(attend(layer, q, k, v).reshape(x.shape))
-            x = x + block.mlp_down(block.mlp_up(self._norm(x, block.mlp_norm)))
-        x = x if head_rows is None else x[head_rows]
-        return self.vocabulary(self._norm(x, self.final_norm))
+        if self.in_one_call and isinstance(attend, StreamedAttention):
+            x = self.in_one_call(x, attend)
+        else:
+            x = self._layer_by_layer(x, attend)
+        return self.vocabulary(x if head_rows is None else x[head_rows])
 
-    def _norm(self, x: Tensor, norm: Norm) -> Tensor:
-        return F.layer_norm(x, (self.config.hidden,), *norm, self.config.norm_eps)
+    def _layer_by_layer(self, x: Tensor, attend: Attend) -> Tensor:
+        heads = (len(x), 3, self.config.num_heads, self.config.head_dim)
+        for layer, block in enumerate(self.blocks):
+            q, k, v = block.qkv(x).view(heads).unbind(1)
+            x = block.attention_out(attend(layer, q, k, v).reshape(x.shape), residual=x)
+            x = block.mlp_down(block.mlp_up(x), residual=x)
+        return x

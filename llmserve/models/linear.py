@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .norm import Norm
 from .streamed import StreamedLinear
 
-Linear = Callable[[Tensor], Tensor]
 FORMS = ("auto", "streamed", "packed", "plain")
 
 
+class Linear(Protocol):
+    """x (rows, in), residual (rows, out) -> (rows, out)."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
+
+
 class PlainLinear:
-    """x (rows, in) -> (rows, out) with a weight (out, in), then GELU (tanh form) if asked."""
+    """Layer norm if asked, the product with a weight (out, in), GELU (tanh form) if asked, + residual."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, gelu: bool = False) -> None:
-        self.weight, self.bias, self.gelu = weight.contiguous(), bias, gelu
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        gelu: bool = False,
+        norm: Norm | None = None,
+    ) -> None:
+        self.weight, self.bias, self.gelu, self.norm = weight.contiguous(), bias, gelu, norm
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y = self._product(x if self.norm is None else self.norm(x))
+        return y if residual is None else residual + y
+
+    def _product(self, x: Tensor) -> Tensor:
         y = F.linear(x, self.weight, self.bias)
         return F.gelu(y, approximate="tanh") if self.gelu else y
 
 
-class PackedLinear:
+class PackedLinear(PlainLinear):
     """The same in float32 on a CPU; the weight is copied once into oneDNN's own blocked layout.
 
     `F.linear` hands a few rows to a routine that reads the weights far below memory bandwidth,
     and lays them out anew at larger row counts. A layout made once costs neither.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, gelu: bool = False) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-        self.bias = bias
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        gelu: bool = False,
+        norm: Norm | None = None,
+    ) -> None:
+        super().__init__(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous()), bias, gelu, norm)
         self.activation = ("gelu", [], "tanh") if gelu else ("none", [], "")
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def _product(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, *self.activation)
 
 
@@ -47,15 +68,13 @@ def choose_linear(
     """The class for `form`. "auto" takes packed where a small check says it works, else plain."""
     if form not in FORMS:
         raise ValueError(f"linear={form!r}: choose one of {', '.join(FORMS)}")
-    if form == "plain":
-        return PlainLinear
-    wanted, why_not = (
-        (StreamedLinear, why_not_streamed) if form == "streamed" else (PackedLinear, why_not_packed)
-    )
-    reason = why_not(dtype, device)
-    if reason and form != "auto":
+    why_not = {"streamed": why_not_streamed, "packed": why_not_packed}
+    classes = {"streamed": StreamedLinear, "packed": PackedLinear, "plain": PlainLinear}
+    if form == "auto":
+        return PlainLinear if why_not_packed(dtype, device) else PackedLinear
+    if form in why_not and (reason := why_not[form](dtype, device)):
         raise ValueError(f"linear={form!r} cannot be used here: {reason}; use linear='auto' or 'plain'")
-    return PlainLinear if reason else wanted
+    return classes[form]
 
 
 def why_not_packed(dtype: torch.dtype, device: torch.device | str) -> str | None:
@@ -77,10 +96,13 @@ def _why_not(
         return f"{name} products are for float32 on a CPU, not {dtype} on {device}"
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(15, 96, generator=generator), torch.randn(170, 96, generator=generator)
-    bias = torch.randn(170, generator=generator)
+    bias, residual = torch.randn(170, generator=generator), torch.randn(15, 170, generator=generator)
+    norm = Norm(x[0], x[1], 1e-5)
     try:
         for rows, gelu in ((1, False), (3, True), (15, True)):
-            expected, found = (kind(weight, bias, gelu)(x[:rows]) for kind in (PlainLinear, form))
+            expected, found = (
+                kind(weight, bias, gelu, norm)(x[:rows], residual[:rows]) for kind in (PlainLinear, form)
+            )
             if not torch.allclose(expected, found, rtol=1e-4, atol=1e-4):
                 return f"{name} products do not agree with plain ones here"
     except (AttributeError, OSError, RuntimeError) as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+    from transformers import GPT2LMHeadModel
 
     from .gpt2 import GPT2
 
@@ -49,25 +50,40 @@ def load_gpt2(
     linear: str = "auto",
 ) -> GPT2:
     """GPT-2 small. Random weights have the same shapes and timings; only the text is gibberish."""
+    return gpt2_of(source_model(weights), dtype, device, linear)
+
+
+def gpt2_of(
+    source: GPT2LMHeadModel,
+    dtype: str | torch.dtype = "float32",
+    device: str = "cpu",
+    linear: str = "auto",
+) -> GPT2:
+    """Our GPT-2 with the weights of transformers' one, of which nothing is left: no weight is held twice."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
 
     from .gpt2 import GPT2
 
-    if resolve_weights(weights) == "pretrained":
-        source = GPT2LMHeadModel.from_pretrained(local_folder(), local_files_only=True)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
-            source = GPT2LMHeadModel(GPT2Config())
-    state = dict(source.state_dict())
-    config = config_of(source.config)
-    del source  # the tensors now live in `state` only, which GPT2 empties as it goes
+    state, config = dict(source.state_dict()), config_of(source.config)
+    for holder in source.modules():
+        holder._parameters.clear()
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     model = GPT2(config, state, dtype=dtype, device=device, linear=linear)
     state.clear()
     _give_back_freed_memory()
     return model
+
+
+def source_model(weights: str = "auto") -> GPT2LMHeadModel:
+    """The weights as transformers hold them."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    if resolve_weights(weights) == "pretrained":
+        return GPT2LMHeadModel.from_pretrained(local_folder(), local_files_only=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return GPT2LMHeadModel(GPT2Config())
 
 
 def _give_back_freed_memory() -> None:

@@ -18,6 +18,8 @@
 #define NR 16
 #endif
 #define LANES 16
+#define AHEAD 32   /* inputs */
+#define SLICE 128  /* inputs that one thread lays out at a time */
 #define PANEL (NR / LANES)
 
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -64,45 +66,62 @@ static inline vector gelu(vector x) {
     return x / (1.0f + exponential(-2.0f * u));
 }
 
-/* What a product needs beside its rows: see product(). */
+/* One product: panels (n / NR, k, NR) of a weight (n, k); bias, with room for whole panels, or NULL; a layer norm
+ * of k numbers to begin with, or NULL; whether GELU follows.
+ */
 typedef struct {
-    const float *bias;
+    const float *panels, *bias, *norm_weight, *norm_bias;
+    float eps;
     int k, n, gelu;
-} task;
+} linear;
 
-/* One panel for `rows` <= MR rows, `width` outputs of it. xt (k, MR): the inputs of these rows side by side. */
+/* One panel for `rows` <= MR rows, `width` outputs of it; y and the residual from output `first` of these rows.
+ * xt (k, MR): the inputs of these rows side by side. ahead: so many inputs further on, weights are asked for
+ * in advance; some processors wait for memory otherwise instead of computing meanwhile.
+ */
 static inline __attribute__((always_inline)) void block(
-    int rows, const float *xt, const float *panel, int first, float *y, int width, task t) {
-    const float *bias = t.bias;
-    int k = t.k, n = t.n;
+    int rows, int ahead, const float *xt, const float *panel, int first, size_t at, const float *residual,
+    float *y, int width, const linear *l) {
+    int k = l->k, n = l->n;
     vector sum[MR][PANEL];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < PANEL; v++) sum[r][v] = (vector){0};
     for (int i = 0; i < k; i++) {
         const float *w = panel + (size_t)i * NR;
         vector weights[PANEL];
-        for (int v = 0; v < PANEL; v++) weights[v] = *(const vector *)(w + v * LANES);
+        for (int v = 0; v < PANEL; v++) {
+            weights[v] = *(const vector *)(w + v * LANES);
+            if (ahead) __builtin_prefetch(w + ahead * NR + v * LANES, 0, 2);
+        }
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < PANEL; v++) sum[r][v] += weights[v] * xt[i * MR + r];
     }
     for (int r = 0; r < rows; r++) {
-        float *out = y + (size_t)r * n;
-        if (bias)
-            for (int v = 0; v < PANEL; v++) sum[r][v] += *(const vector *)(bias + first + v * LANES);
-        if (t.gelu)
+        size_t to = at + (size_t)r * n + first;
+        if (l->bias)
+            for (int v = 0; v < PANEL; v++) sum[r][v] += *(const vector *)(l->bias + first + v * LANES);
+        if (l->gelu)
             for (int v = 0; v < PANEL; v++) sum[r][v] = gelu(sum[r][v]);
-        if (width == NR)
-            for (int v = 0; v < PANEL; v++) *(vector *)(out + v * LANES) = sum[r][v];
-        else
-            memcpy(out, sum[r], width * sizeof(float));
+        if (width == NR) {
+            if (residual)
+                for (int v = 0; v < PANEL; v++) sum[r][v] += *(const vector *)(residual + to + v * LANES);
+            for (int v = 0; v < PANEL; v++) *(vector *)(y + to + v * LANES) = sum[r][v];
+        } else
+            for (int j = 0; j < width; j++)
+                y[to + j] = ((float *)sum[r])[j] + (residual ? residual[to + j] : 0.0f);
     }
 }
 
+/* The first rows of a step read the panel from memory, the others from the second cache. */
 #define CASE(R) \
     case R: \
-        block(R, xt, panel, first, y, width, t); \
+        if (at) \
+            block(R, 0, xt, panel, first, at, residual, y, width, l); \
+        else \
+            block(R, AHEAD, xt, panel, first, at, residual, y, width, l); \
         break;
-static void rows_of(int rows, const float *xt, const float *panel, int first, float *y, int width, task t) {
+static void rows_of(int rows, const float *xt, const float *panel, int first, size_t at, const float *residual,
+                    float *y, int width, const linear *l) {
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4)
 #if MR > 4
@@ -111,45 +130,88 @@ static void rows_of(int rows, const float *xt, const float *panel, int first, fl
     }
 }
 
-/* y (m, n) = x (m, k) W^T + bias, then GELU if asked. x rows are x_stride floats apart. bias has room for
- * whole panels, or is NULL. The rows are shared out evenly over as few blocks as there can be.
+/* Mean and 1 / standard deviation of k numbers. */
+static void spread(const float *x, int k, float eps, float *out) {
+    int whole = k - k % LANES;
+    vector sums = {0}, squares = {0};
+    float sum = 0.0f, square = 0.0f;
+    for (int i = 0; i < whole; i += LANES) sums += *(const vector *)(x + i);
+    for (int i = whole; i < k; i++) sum += x[i];
+    for (int j = 0; j < LANES; j++) sum += sums[j];
+    float mean = sum / k;
+    for (int i = 0; i < whole; i += LANES) {
+        vector off = *(const vector *)(x + i) - mean;
+        squares += off * off;
+    }
+    for (int i = whole; i < k; i++) square += (x[i] - mean) * (x[i] - mean);
+    for (int j = 0; j < LANES; j++) square += squares[j];
+    out[0] = mean;
+    out[1] = 1.0f / sqrtf(square / k + eps);
+}
+
+/* y (m, n) = x (m, k) W^T + bias, with what else `l` asks for, + residual (m, n) if there is one, which may be y.
+ * x rows are x_stride floats apart. The rows are shared out evenly over as few blocks as there can be.
  */
-void product(const float *x, long x_stride, const float *panels, const float *bias, float *y, int m, int n,
-             int k, int gelu) {
+void product(const linear *l, const float *x, long x_stride, const float *residual, float *y, int m) {
     if (!m) return;  /* a step without a row whose next token is due */
-    int blocks = (m + MR - 1) / MR, rows = (m + blocks - 1) / blocks, count = (n + NR - 1) / NR;
-    task t = {bias, k, n, gelu};
-    float *xt = malloc((size_t)blocks * k * MR * sizeof(float));
+    int k = l->k, n = l->n, slices = (k + SLICE - 1) / SLICE, count = (n + NR - 1) / NR;
+    int blocks = (m + MR - 1) / MR, rows = (m + blocks - 1) / blocks;
+    float *xt = malloc(((size_t)blocks * k * MR + 2 * (size_t)m) * sizeof(float));
+    float *spreads = xt + (size_t)blocks * k * MR;
 #pragma omp parallel
     {
+        if (l->norm_weight) {
 #pragma omp for schedule(static)
+            for (int r = 0; r < m; r++) spread(x + r * x_stride, k, l->eps, spreads + 2 * r);
+        }
+#pragma omp for schedule(static) collapse(2)
         for (int b = 0; b < blocks; b++)
-            for (int r = 0; r < rows && b * rows + r < m; r++) {
-                const float *row = x + (b * rows + r) * x_stride;
-                float *to = xt + (size_t)b * k * MR + r;
-                for (int i = 0; i < k; i++) to[i * MR] = row[i];
-            }
+            for (int slice = 0; slice < slices; slice++)
+                for (int r = 0; r < rows && b * rows + r < m; r++) {
+                    const float *row = x + (b * rows + r) * x_stride;
+                    float *to = xt + (size_t)b * k * MR + r;
+                    int from = slice * SLICE, end = from + SLICE < k ? from + SLICE : k;
+                    if (l->norm_weight) {
+                        float mean = spreads[2 * (b * rows + r)], by = spreads[2 * (b * rows + r) + 1];
+                        for (int i = from; i < end; i++)
+                            to[i * MR] = (row[i] - mean) * by * l->norm_weight[i] + l->norm_bias[i];
+                    } else
+                        for (int i = from; i < end; i++) to[i * MR] = row[i];
+                }
 #pragma omp for schedule(static)
         for (int p = 0; p < count; p++) {
             int width = p * NR + NR <= n ? NR : n - p * NR;
+            const float *panel = l->panels + (size_t)p * k * NR;
             for (int b = 0; b * rows < m; b++)
-                rows_of(m - b * rows < rows ? m - b * rows : rows, xt + (size_t)b * k * MR,
-                        panels + (size_t)p * k * NR, p * NR, y + (size_t)b * rows * n + p * NR, width, t);
+                rows_of(m - b * rows < rows ? m - b * rows : rows, xt + (size_t)b * k * MR, panel, p * NR,
+                        (size_t)b * rows * n, residual, y, width, l);
         }
     }
     free(xt);
 }
 
-/* Attention of new tokens, each to its own slot, read no further than its own position.
- *
- * q, k, v (rows, heads, dim), rows `stride` floats apart. keys, values (slots, heads, length, dim) of one
- * layer. Row r is of slot slots[r] and has ends[r] tokens with its own; where live[r] = 0 its k and v are
- * there already. All are written before any is read, so a row may need those of rows before it.
- * out (rows, heads, dim). dim is a multiple of LANES, at most 8 of them.
+/* Who attends to what. Row r is of slot slots[r] and has ends[r] tokens with its own; where live[r] = 0 its k and
+ * v are in the cache already. keys, values (layers, slots, heads, length, dim). dim is a multiple of LANES, at
+ * most 8 of them.
  */
-void attend(const float *q, const float *k, const float *v, long stride, float *keys, float *values,
-            const int64_t *slots, const int64_t *ends, const uint8_t *live, float *out, int rows, int heads,
-            int dim, long length) {
+typedef struct {
+    float *keys, *values;
+    const int64_t *slots, *ends;
+    const uint8_t *live;
+    long layer, length;
+    int rows, heads, dim;
+} attention;
+
+/* Attention of new tokens, each to its own slot, read no further than its own position. q, k, v (rows, heads, dim),
+ * rows `stride` floats apart. All k and v are written before any is read, so a row may need those of rows before
+ * it. out (rows, heads, dim).
+ */
+void attend(const attention *a, int layer, const float *q, const float *k, const float *v, long stride,
+            float *out) {
+    int rows = a->rows, heads = a->heads, dim = a->dim;
+    long length = a->length;
+    const int64_t *slots = a->slots, *ends = a->ends;
+    float *keys = a->keys + layer * a->layer, *values = a->values + layer * a->layer;
     float scale = 1.0f / sqrtf((float)dim);
 #pragma omp parallel
     {
@@ -159,7 +221,7 @@ void attend(const float *q, const float *k, const float *v, long stride, float *
             int r = item / heads, h = item % heads;
             size_t from = (size_t)r * stride + (size_t)h * dim;
             size_t to = (((size_t)slots[r] * heads + h) * length + ends[r] - 1) * dim;
-            if (live[r]) {
+            if (a->live[r]) {
                 memcpy(keys + to, k + from, dim * sizeof(float));
                 memcpy(values + to, v + from, dim * sizeof(float));
             }
@@ -198,4 +260,23 @@ void attend(const float *q, const float *k, const float *v, long stride, float *
         }
         free(score);
     }
+}
+
+/* x (rows, hidden) through `layers` layers of a transformer, in place: norm, q k v, attention, out, norm, up, GELU,
+ * down. products: these four of each layer. One call, so that between two products nothing is run that has to be
+ * fetched from memory first, as an interpreter would have to be.
+ */
+void through(const linear *products, int layers, const attention *a, float *x) {
+    int rows = a->rows, hidden = products[0].k;
+    float *qkv = malloc((size_t)rows * (products[0].n + hidden + products[2].n) * sizeof(float));
+    float *attended = qkv + (size_t)rows * products[0].n, *up = attended + (size_t)rows * hidden;
+    for (int layer = 0; layer < layers; layer++) {
+        const linear *l = products + 4 * layer;
+        product(l, x, hidden, NULL, qkv, rows);
+        attend(a, layer, qkv, qkv + hidden, qkv + 2 * hidden, l->n, attended);
+        product(l + 1, attended, hidden, x, x, rows);
+        product(l + 2, x, hidden, NULL, up, rows);
+        product(l + 3, up, l[3].k, x, x, rows);
+    }
+    free(qkv);
 }

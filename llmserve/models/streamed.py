@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,39 +22,119 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..memory import zeros
+from .norm import Norm
 
 SOURCE = Path(__file__).with_name("streamed.c")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 POINTER, INT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
+
+
+class _Linear(ctypes.Structure):
+    """`linear` of the C file."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("panels", "bias", "norm_weight", "norm_bias")),
+        ("eps", ctypes.c_float),
+        *((name, INT) for name in ("k", "n", "gelu")),
+    ]
+
+
+class _Attention(ctypes.Structure):
+    """`attention` of the C file."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("keys", "values", "slots", "ends", "live")),
+        *((name, LONG) for name in ("layer", "length")),
+        *((name, INT) for name in ("rows", "heads", "dim")),
+    ]
+
+
 SIGNATURES = {
     "pack": (POINTER, POINTER, INT, INT),
-    "product": (POINTER, LONG, POINTER, POINTER, POINTER, INT, INT, INT, INT),
-    "attend": (*[POINTER] * 3, LONG, *[POINTER] * 6, INT, INT, INT, LONG),
+    "product": (POINTER, POINTER, LONG, POINTER, POINTER, INT),
+    "attend": (POINTER, INT, POINTER, POINTER, POINTER, LONG, POINTER),
+    "through": (POINTER, INT, POINTER, POINTER),
     "panel_width": (),
 }
 
 
 class StreamedLinear:
-    """x (rows, in) -> (rows, out), then GELU if asked; the weight lies in the order in which it is read."""
+    """As PlainLinear, in one compiled call; the weight lies in the order in which it is read."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, gelu: bool = False) -> None:
-        self.compiled, self.gelu = library(), gelu
-        self.outputs, self.inputs = weight.shape
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        gelu: bool = False,
+        norm: Norm | None = None,
+    ) -> None:
+        self.compiled = library()
+        self.outputs, inputs = weight.shape
         width = self.compiled.panel_width()
         panels = -(-self.outputs // width)
-        self.panels = zeros((panels, self.inputs, width), torch.float32, "cpu", huge=True)
+        self.panels = zeros((panels, inputs, width), torch.float32, "cpu", huge=True)
         weight = weight.contiguous()
-        self.compiled.pack(weight.data_ptr(), self.panels.data_ptr(), self.outputs, self.inputs)
+        self.compiled.pack(weight.data_ptr(), self.panels.data_ptr(), self.outputs, inputs)
         self.bias = None if bias is None else F.pad(bias, (0, panels * width - self.outputs)).contiguous()
+        norms = (norm.weight.contiguous(), norm.bias.contiguous()) if norm else (None, None)
+        self.tensors = (self.panels, self.bias, *norms)  # what the addresses are of
+        eps = norm.eps if norm else 0.0
+        self.struct = _Linear(*map(_address, self.tensors), eps, inputs, self.outputs, gelu)
+        self._at = ctypes.addressof(self.struct)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        y = x.new_empty(len(x), self.outputs)
-        bias = None if self.bias is None else self.bias.data_ptr()
-        self.compiled.product(
-            x.data_ptr(), x.stride(0), self.panels.data_ptr(), bias, y.data_ptr(),
-            len(x), self.outputs, self.inputs, self.gelu,
-        )  # fmt: skip
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        rows = x.shape[0]
+        y = x.new_empty(rows, self.outputs)
+        self.compiled.product(self._at, x.data_ptr(), x.stride(0), _address(residual), y.data_ptr(), rows)
         return y
+
+
+class StreamedLayers:
+    """The products of all layers, four a layer in the order in which they are used, for one compiled call."""
+
+    def __init__(self, products: Sequence[StreamedLinear]) -> None:
+        self.products = list(products)  # they own what the addresses are of
+        self.structs = (_Linear * len(products))(*(product.struct for product in products))
+        self.compiled, self.num_layers = library(), len(products) // 4
+
+    def __call__(self, x: Tensor, attention: StreamedAttention) -> Tensor:
+        """x (rows, hidden) -> the same after the last layer; x is written over."""
+        self.compiled.through(self.structs, self.num_layers, attention.struct, x.data_ptr())
+        return x
+
+
+class StreamedAttention:
+    """Attention of some rows to their own slots, in one compiled call that writes their K and V first.
+
+    keys, values (layers, slots, heads, length, dim). Row r is of slot slots[r] and has ends[r] tokens with
+    its own; where live[r] is False its K and V are there already.
+    """
+
+    def __init__(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        slots: Sequence[int],
+        ends: Sequence[int],
+        live: Sequence[bool],
+    ) -> None:
+        _, _, self.heads, length, self.dim = keys.shape
+        self.compiled, self.rows = library(), len(slots)
+        rows = (torch.tensor(slots), torch.tensor(ends), torch.tensor(live, dtype=torch.uint8))
+        self.tensors = (keys, values, *rows)
+        sizes = (keys.stride(0), length, self.rows, self.heads, self.dim)
+        self.struct = ctypes.pointer(_Attention(*map(_address, self.tensors), *sizes))
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v (rows and maybe more, heads, dim) -> (rows, heads, dim)."""
+        out = q.new_empty(self.rows, self.heads, self.dim)
+        addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
+        self.compiled.attend(self.struct, layer, *addresses, q.stride(0), out.data_ptr())
+        return out
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 @cache
@@ -74,7 +155,7 @@ def library() -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
     for name, arguments in SIGNATURES.items():
         getattr(lib, name).argtypes = arguments
-    for name in ("pack", "product", "attend"):
+    for name in ("pack", "product", "attend", "through"):
         getattr(lib, name).restype = None
     return lib
 
