@@ -20,7 +20,8 @@ from llmserve.models.streamed import StreamedLinear, library
 
 WHY_NOT = why_not_streamed(torch.float32, "cpu")
 needs_a_compiler = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-SMALL = Config(num_layers=2, num_heads=4, hidden=64, vocab_size=211, max_positions=128)
+POSITIONS = 256
+SMALL = Config(num_layers=2, num_heads=4, hidden=64, vocab_size=211, max_positions=POSITIONS)
 
 
 @needs_a_compiler
@@ -84,7 +85,7 @@ def model(linear: str) -> GPT2:
         source = GPT2LMHeadModel(
             GPT2Config(
                 vocab_size=211,
-                n_positions=128,
+                n_positions=POSITIONS,
                 n_embd=64,
                 n_layer=2,
                 n_head=4,
@@ -97,10 +98,10 @@ def model(linear: str) -> GPT2:
 
 
 @needs_a_compiler
-@pytest.mark.parametrize("longest", [23, 9], ids=["layer by layer", "in one call"])
+@pytest.mark.parametrize("longest", [140, 9], ids=["layer by layer", "in one call"])
 def test_a_step_with_streamed_products_and_attention_is_the_plain_step(longest: int) -> None:
     engines = [
-        Engine(model(linear), SlotCache(SMALL, 6, 128, attention=attention))
+        Engine(model(linear), SlotCache(SMALL, 6, POSITIONS, attention=attention))
         for linear, attention in (("plain", "loop"), ("streamed", "streamed"))
     ]
     batch = prefill_chunks([5, 1, 90, 17])

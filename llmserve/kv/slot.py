@@ -16,7 +16,7 @@ from ..models.streamed import StreamedAttention
 from ..request import Chunk, whole
 
 # The forms of attention: up to how many tokens a chunk shares one call with others.
-FORMS = {"batched": 1, "streamed": 16, "loop": 0}
+FORMS = {"batched": 1, "streamed": 128, "loop": 0}
 
 
 class SlotCache:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GPT2LMHeadModel
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    from .gpt2 import GPT2
+    from .gpt2 import GPT2, Config
 
 REPO = "openai-community/gpt2"
 FILES = ("config.json", "model.safetensors")
@@ -50,25 +50,26 @@ def load_gpt2(
     linear: str = "auto",
 ) -> GPT2:
     """GPT-2 small. Random weights have the same shapes and timings; only the text is gibberish."""
-    return gpt2_of(source_model(weights), dtype, device, linear)
+    source = source_model(weights)
+    state, config = dict(source.state_dict()), source.config
+    del source  # the tensors now live in `state` only, which gpt2_of empties
+    return gpt2_of(config, state, dtype, device, linear)
 
 
 def gpt2_of(
-    source: GPT2LMHeadModel,
+    config: GPT2Config,
+    state: dict[str, torch.Tensor],
     dtype: str | torch.dtype = "float32",
     device: str = "cpu",
     linear: str = "auto",
 ) -> GPT2:
-    """Our GPT-2 with the weights of transformers' one, of which nothing is left: no weight is held twice."""
+    """Our GPT-2 from transformers' names. Takes the tensors out of `state`, so that none is held twice."""
     import torch
 
     from .gpt2 import GPT2
 
-    state, config = dict(source.state_dict()), config_of(source.config)
-    for holder in source.modules():
-        holder._parameters.clear()
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    model = GPT2(config, state, dtype=dtype, device=device, linear=linear)
+    model = GPT2(config_of(config), state, dtype=dtype, device=device, linear=linear)
     state.clear()
     _give_back_freed_memory()
     return model
@@ -92,7 +93,7 @@ def _give_back_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def config_of(config: object) -> object:
+def config_of(config: GPT2Config) -> Config:
     """Our Config from a transformers GPT2Config."""
     from .gpt2 import Config
 
