@@ -11,7 +11,7 @@ ifdef $(1)
 export LLMSERVE_$(1) := $$($(1))
 endif
 endef
-$(foreach name,SCALE WEIGHTS DEVICE DTYPE THREADS,$(eval $(call setting,$(name))))
+$(foreach name,SCALE WEIGHTS DEVICE DTYPE PRODUCTS THREADS,$(eval $(call setting,$(name))))
 
 book: $(INSTALLED) ## run every chapter and build the book
 	@$(PY) -m tools book
@@ -44,6 +44,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1#/p' Makefile | awk -F'#' '{ printf "  make %-9s %s\n", $$1, $$2 }'
 	@echo
 	@echo "  SCALE=quick|full  WEIGHTS=auto|pretrained|random  DEVICE=cpu|cuda|mps  DTYPE=...  THREADS=n"
+	@echo "  PRODUCTS=auto|streamed|packed|plain   streamed is the fastest on a CPU and needs a C compiler"
 	@echo "  TORCH_INDEX=URL   where pip also looks for torch, for example the CPU-only builds:"
 	@echo "                    https://download.pytorch.org/whl/cpu"
 	@echo "  PYTHON=...        the Python (3.11 or newer) that .venv is made with"

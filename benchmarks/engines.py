@@ -1,6 +1,7 @@
 """One workload on this engine and on every other that is installed, in turn, round after round.
 
-    python benchmarks/engines.py --setup      make the environments of the others (some GB, once)
+    python benchmarks/engines.py --setup      make the environments of the others (some GB, once); TORCH_INDEX
+                                              as in the Makefile
     python benchmarks/engines.py              three rounds; --rounds, --only NAME,... and --json FILE
 
 64 requests, all queued at the start, their lengths forced, greedy, float32, at most 8 sequences at once.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -22,14 +24,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from llmserve.hardware import machine
+from llmserve.hardware import machine, measure_peak
 from llmserve.models.load import resolve_weights, source_model
+from llmserve.roofline import Peak
 from llmserve.settings import Settings
 from llmserve.workload import Lognormal, Prompts, Workload
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".environments"
 WORKLOAD = Workload("engines", 64, 8, 416, Lognormal(mean=64, sigma=0.8), Prompts(long_share=0.1))
+UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}  # builds that do not load beside a CPU torch
 DISTURBED = 0.9  # a round whose CPU share is below this part of the engine's best is marked
 
 
@@ -116,7 +120,7 @@ def main() -> None:
         prepare(folder, weights, settings.threads)
         workers = start(asked.only, folder)
         try:
-            rounds = take_rounds(workers, asked.rounds)
+            rounds, peaks = take_rounds(workers, asked.rounds)
         finally:
             for worker in workers.values():
                 worker.end()
@@ -124,6 +128,8 @@ def main() -> None:
         "machine": {**machine(), "threads": settings.threads, "weights": weights},
         "date": datetime.now(UTC).date().isoformat(),
         "workload": {**asdict(WORKLOAD), **totals()},
+        "bandwidth": [peak.bandwidth for peak in peaks],
+        "flops": [peak.flops for peak in peaks],
         "engines": [summary(workers[name].name, name, runs, rounds) for name, runs in rounds.items()],
     }
     report(record)
@@ -151,10 +157,13 @@ def set_up() -> None:
         print(f"{place.name}: installing ...", flush=True)
         subprocess.run([sys.executable, "-m", "venv", place], check=True)
         install = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "-r", needs]
-        if subprocess.run(install).returncode:
+        extra = ["--extra-index-url", index] if (index := os.environ.get("TORCH_INDEX")) else []
+        if subprocess.run(install + extra).returncode:
             print(f"{place.name}: could not be installed; it will be left out", flush=True)
-        else:
-            (place / ".installed").touch()
+            continue
+        for package in UNWANTED.get(place.name, ()):
+            subprocess.run([place / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "-y", package])
+        (place / ".installed").touch()
 
 
 def totals() -> dict[str, int]:
@@ -193,17 +202,22 @@ def start(names: Iterable[str], folder: Path) -> dict[str, Worker]:
     return workers
 
 
-def take_rounds(workers: dict[str, Worker], rounds: int) -> dict[str, list[dict[str, Any]]]:
+def take_rounds(
+    workers: dict[str, Worker], rounds: int
+) -> tuple[dict[str, list[dict[str, Any]]], list[Peak]]:
+    """Every engine once a round; what the machine could do at best is measured before each round."""
+    peaks = []
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
     output_tokens = totals()["output_tokens"]
     for turn in range(rounds):
+        peaks.append(measure_peak())
         for name, worker in workers.items():
             outcome = worker.run()
             taken[name].append(outcome)
             rate = output_tokens / outcome["seconds"]
             share = outcome["cpu_share"]
             print(f"round {turn + 1}  {name:20} {rate:6.1f} tokens/s  CPU share {share:.2f}", flush=True)
-    return taken
+    return taken, peaks
 
 
 def summary(

@@ -67,22 +67,27 @@ def resident_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
-def measure_peak(device: str = "cpu", dtype: str = "float32", rounds: int = 5) -> Peak:
+def measure_peak(
+    device: str = "cpu", dtype: str = "float32", products: str = "auto", rounds: int = 5
+) -> Peak:
     """This machine's peak bandwidth and matrix rate, the best of some rounds of each.
 
-    Bandwidth: the sum of a tensor far larger than any cache. Matrix rate: products of the shapes of
-    GPT-2's largest layer at many rows, in every form that the engine may use; the best counts, so
-    that no utilisation comes out above 1.
+    Bandwidth: the sum of a tensor far larger than any cache, or a streamed product of one row with it.
+    Matrix rate: products of the shapes of GPT-2's largest layer at many rows, in every form that the
+    engine may use; the best counts, so that no utilisation comes out above 1.
     """
     import torch
 
-    from .models.linear import PackedLinear, PlainLinear, why_not_packed
+    from .models.linear import PlainLinear, choose_linear
 
     kind = getattr(torch, dtype)
-    forms = [PlainLinear] if why_not_packed(kind, device) else [PlainLinear, PackedLinear]
+    forms = {PlainLinear, choose_linear("auto", kind, device), choose_linear(products, kind, device)}
     with torch.inference_mode():
         stream = torch.ones(2**26, dtype=kind, device=device)  # 256 MiB in float32
         bandwidth = stream.nbytes / _best_seconds(stream.sum, device, rounds)
+        if products == "streamed":  # reads faster than the sum where the sum waits for memory
+            read, x = choose_linear(products, kind, device)(stream.view(-1, 1024)), stream[:1024].view(1, -1)
+            bandwidth = max(bandwidth, stream.nbytes / _best_seconds(lambda: read(x), device, rounds))
         del stream
         weight, rates = torch.randn(3072, 768, dtype=kind, device=device), []
         for rows in (512, 1024, 2048):

@@ -46,10 +46,11 @@ class Lab:
     def sentence(self) -> str:
         s, m = self.settings, hardware.machine()
         scale = "quick (fewer requests, one round)" if not s.full else "full (the post's sizes, three rounds)"
+        products = "" if s.products == "auto" else f" and {s.products} products"
         text = {"pretrained": "pretrained weights", "random": "random weights, so its text is gibberish"}
         return (
             f"**This run:** GPT-2 small ({text[self.weights]}), "
-            f"{s.dtype} on {s.device} with {s.threads} threads; "
+            f"{s.dtype} on {s.device} with {s.threads} threads{products}; "
             f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB; scale {scale}."
         )
 
@@ -63,15 +64,15 @@ class Lab:
 
     @cached_property
     def model(self) -> GPT2:
-        return load_gpt2(self.weights, self.settings.dtype, self.settings.device)
+        return load_gpt2(self.weights, self.settings.dtype, self.settings.device, self.settings.products)
 
     @cached_property
     def loop_seconds(self) -> float:
         return measure_loop_seconds()
 
-    def engine(self, max_num_seqs: int, max_model_len: int, attention: str = "batched") -> Engine:
-        """A warm engine with a slot cache."""
-        model = self.model
+    def engine(self, max_num_seqs: int, max_model_len: int) -> Engine:
+        """A warm engine with a slot cache, and the attention that goes with the products."""
+        model, attention = self.model, "streamed" if self.settings.products == "streamed" else "batched"
         cache = SlotCache(model.config, max_num_seqs, max_model_len, model.dtype, model.device, attention)
         engine = Engine(model, cache, self.loop_seconds)
         for _ in range(3):
@@ -80,7 +81,7 @@ class Lab:
 
     @cached_property
     def peak(self) -> hardware.Peak:
-        return hardware.measure_peak(self.settings.device, self.settings.dtype)
+        return hardware.measure_peak(self.settings.device, self.settings.dtype, self.settings.products)
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a reader may choose: scale, weights, device, dtype and threads, by environment variable."""
+"""What a reader may choose: scale, weights, device, dtype, products and threads, by environment variable."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ CHOICES = {
     "weights": ("auto", "pretrained", "random"),
     "device": ("cpu", "cuda", "mps"),
     "dtype": ("float32", "float64", "bfloat16", "float16"),
+    "products": ("auto", "streamed", "packed", "plain"),
 }
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices of one session. `weights="auto"` takes pretrained ones if they are already local."""
+    """The choices of one session. `weights="auto"` takes pretrained ones if they are already local.
+
+    products   the form of the weight products (`models/linear.py`). "auto" takes what needs no compiler;
+               "streamed" compiles one C file when first used, and is the fastest on a CPU.
+    """
 
     scale: str = "quick"
     weights: str = "auto"
     device: str = "cpu"
     dtype: str = "float32"
+    products: str = "auto"
     threads: int = 1
 
     @property
@@ -32,7 +38,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Read LLMSERVE_SCALE, _WEIGHTS, _DEVICE, _DTYPE and _THREADS; raise ValueError on a bad one."""
+        """Read LLMSERVE_SCALE, _WEIGHTS and so on, by the fields' names; raise ValueError on a bad one."""
         chosen = {}
         for name, allowed in CHOICES.items():
             value = environ.get(f"LLMSERVE_{name.upper()}") or getattr(cls, name)

@@ -15,13 +15,14 @@ from llmserve.settings import Settings, available_cores
 
 
 def test_the_defaults_are_quick_and_on_the_cpu() -> None:
-    assert Settings.from_env({}) == Settings("quick", "auto", "cpu", "float32", available_cores())
+    assert Settings.from_env({}) == Settings("quick", "auto", "cpu", "float32", "auto", available_cores())
 
 
 def test_every_choice_is_read() -> None:
-    chosen = {"SCALE": "full", "WEIGHTS": "random", "DEVICE": "mps", "DTYPE": "float16", "THREADS": "3"}
+    chosen = {"SCALE": "full", "WEIGHTS": "random", "DEVICE": "mps", "DTYPE": "float16"}
+    chosen |= {"PRODUCTS": "packed", "THREADS": "3"}
     environ = {f"LLMSERVE_{name}": value for name, value in chosen.items()}
-    assert Settings.from_env(environ) == Settings("full", "random", "mps", "float16", 3)
+    assert Settings.from_env(environ) == Settings("full", "random", "mps", "float16", "packed", 3)
 
 
 @pytest.mark.parametrize(

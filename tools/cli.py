@@ -110,7 +110,8 @@ def run_chapters(
     save_last(project, settings)
     print(
         f"{len(chapters)} chapter(s): scale {settings.scale}, weights {settings.weights}, device "
-        f"{settings.device}, dtype {settings.dtype}, threads {settings.threads}",
+        f"{settings.device}, dtype {settings.dtype}, "
+        f"products {settings.products}, threads {settings.threads}",
         flush=True,
     )
     outcomes: list[Outcome] = []

@@ -77,6 +77,7 @@ def stamp(settings: Settings, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "weights": settings.weights,
         "device": settings.device,
         "dtype": settings.dtype,
+        "products": settings.products,
         "threads": settings.threads,
         "date": datetime.now(UTC).date().isoformat(),
         "seconds": round(sum(outcome.seconds for outcome in outcomes)),
