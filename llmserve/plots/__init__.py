@@ -3,6 +3,7 @@
 from .bars import launch_sizes, metric_dots, spread
 from .caches import caches
 from .comparison import against_post
+from .engines import engine_rates
 from .lines import gap_tails, lines, memory_over_steps, queues
 from .roofline import roofline, step_against_floor, step_parts
 from .steps import frontier, knee_curve, token_times
@@ -13,6 +14,7 @@ __all__ = [
     "POLICY_COLORS",
     "against_post",
     "caches",
+    "engine_rates",
     "frontier",
     "gap_tails",
     "knee_curve",
