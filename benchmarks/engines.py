@@ -34,7 +34,8 @@ HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".environments"
 WORKLOAD = Workload("engines", 64, 8, 416, Lognormal(mean=64, sigma=0.8), Prompts(long_share=0.1))
 UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}  # builds that do not load beside a CPU torch
-DISTURBED = 0.9  # a round whose CPU share is below this part of the engine's best is marked
+DISTURBED = 0.9  # a run whose CPU share is below this part of the engine's best is taken again, at most twice
+MOST_REDONE = 2
 
 
 @dataclass(frozen=True)
@@ -206,17 +207,21 @@ def take_rounds(
     workers: dict[str, Worker], rounds: int
 ) -> tuple[dict[str, list[dict[str, Any]]], list[Peak]]:
     """Every engine once a round; what the machine could do at best is measured before each round."""
-    peaks = []
+    peaks: list[Peak] = []
+    best: dict[str, float] = {}
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
     output_tokens = totals()["output_tokens"]
     for turn in range(rounds):
         peaks.append(measure_peak())
         for name, worker in workers.items():
-            outcome = worker.run()
+            for redone in range(MOST_REDONE + 1):
+                outcome = worker.run() | {"redone": redone}
+                rate, share = output_tokens / outcome["seconds"], outcome["cpu_share"]
+                print(f"round {turn + 1}  {name:20} {rate:6.1f} tokens/s  CPU share {share:.2f}", flush=True)
+                best[name] = max(share, best.get(name, 0.0))
+                if share >= DISTURBED * best[name]:
+                    break
             taken[name].append(outcome)
-            rate = output_tokens / outcome["seconds"]
-            share = outcome["cpu_share"]
-            print(f"round {turn + 1}  {name:20} {rate:6.1f} tokens/s  CPU share {share:.2f}", flush=True)
     return taken, peaks
 
 
@@ -236,6 +241,7 @@ def summary(
         "tokens_per_second": [sum(lengths) / run["seconds"] for run in runs],
         "cpu_share": shares,
         "disturbed": [share < DISTURBED * max(shares) for share in shares],
+        "redone": sum(run["redone"] for run in runs),
         "steps": last["steps"],
         "most_at_once": last["most_at_once"],
         "same_requests": sum(mine == theirs for mine, theirs in pairs),

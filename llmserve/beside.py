@@ -19,6 +19,7 @@ FILE = "engines.json"
 class Racer:
     """One engine's rounds: output tokens a second in each, and what it says of its own schedule.
 
+    redone            runs taken again because another process disturbed them
     steps             calls of the model in a run; None where the engine does not tell
     most_at_once      sequences in its largest step
     same_requests     requests whose tokens are all those of the first racer
@@ -30,6 +31,7 @@ class Racer:
     tokens_per_second: list[float]
     cpu_share: list[float]
     disturbed: list[bool]
+    redone: int
     steps: int | None
     most_at_once: int | None
     same_requests: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import textwrap
 from collections.abc import Iterable
@@ -87,6 +88,19 @@ class Lab:
 def say(text: str) -> None:
     """Show Markdown; the numbers in it were made by the cell that says it."""
     display(Markdown(text))
+
+
+def how_far(guess: float | None, measured: float, unit: str, form: str = ".0f") -> str:
+    """A sentence on the reader's guess, made before the measurement; None if there was none."""
+    came = f"measured: {measured:{form}} {unit}"
+    if guess is None:
+        return f"*No guess was made; {came}. Set `GUESS` above the measurement, and run the chapter again.*"
+    if isinstance(guess, bool) or not isinstance(guess, int | float) or not math.isfinite(guess):
+        raise ValueError(f"GUESS = {guess!r}: give one number, in {unit}, or None")
+    if f"{guess:{form}}" == f"{measured:{form}}":
+        return f"**Your guess was right:** {came}."
+    off = f"{abs(guess / measured - 1):.0%} " if measured else ""
+    return f"**Your guess:** {guess:g} {unit}; {came}. {off}too {'high' if guess > measured else 'low'}."
 
 
 def show_table(caption: str, columns: dict[str, Iterable[Any] | tuple[str, Iterable[Any]]]) -> None:

@@ -10,6 +10,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from .measure import timed
+from .models.streamed import ATTENTION, PRODUCT
 
 K = TypeVar("K", bound=Hashable)
 PARTS = ("weight products", "vocabulary", "attention", "cache write", "norms", "small operations", "Python")
@@ -18,6 +19,8 @@ PARTS = ("weight products", "vocabulary", "attention", "cache write", "norms", "
 _PART_OF = {
     "mkldnn::_linear_pointwise": "weight products",
     "aten::linear": "weight products",
+    PRODUCT: "weight products",
+    ATTENTION: "attention",
     "aten::scaled_dot_product_attention": "attention",
     "aten::index_put_": "cache write",
     "aten::cat": "cache write",
@@ -64,6 +67,7 @@ def _operations(step: Callable[[], object], vocab_size: int) -> dict[str, float]
 
 
 def _part(event: FunctionEvent, vocab_size: int) -> str:
-    part = _PART_OF.get(event.name, "small operations")
-    sizes = [size for shape in event.input_shapes for size in shape or []]
+    name, *outputs = event.name.split()
+    part = _PART_OF.get(name, "small operations")
+    sizes = [*map(int, outputs), *(size for shape in event.input_shapes for size in shape or [])]
     return "vocabulary" if part == "weight products" and vocab_size in sizes else part

@@ -88,3 +88,22 @@ def test_the_command_line_works_as_a_module() -> None:
     told = subprocess.run([sys.executable, "-m", "llmserve", "--help"], capture_output=True, text=True)
     assert told.returncode == 0
     assert "download" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("guess", "words"),
+    [
+        (None, "No guess was made; measured: 80 tokens/s"),
+        (80.2, "Your guess was right"),
+        (100, "100 tokens/s; measured: 80 tokens/s. 25% too high"),
+        (20, "75% too low"),
+    ],
+)
+def test_a_guess_is_held_against_the_measurement(guess: float | None, words: str) -> None:
+    assert words in lab.how_far(guess, 80.0, "tokens/s").replace("**", "")
+
+
+@pytest.mark.parametrize("guess", ["80", True, float("nan")])
+def test_a_guess_that_is_no_number_is_named(guess: object) -> None:
+    with pytest.raises(ValueError, match=r"GUESS = .*: give one number, in tokens/s"):
+        lab.how_far(guess, 80.0, "tokens/s")

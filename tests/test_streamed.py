@@ -17,6 +17,7 @@ from llmserve.models.gpt2 import GPT2, Config
 from llmserve.models.linear import PackedLinear, PlainLinear, choose_linear, why_not_streamed
 from llmserve.models.norm import Norm
 from llmserve.models.streamed import StreamedLinear, library
+from llmserve.profiling import profile_steps
 
 WHY_NOT = why_not_streamed(torch.float32, "cpu")
 needs_a_compiler = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -118,6 +119,15 @@ def test_a_step_with_streamed_products_and_attention_is_the_plain_step(longest: 
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     assert torch.equal(engines[1].cache.k[:, 1], before), "a zombie's row is not written"
     torch.testing.assert_close(engines[0].cache.k, engines[1].cache.k, rtol=1e-4, atol=1e-4)
+
+
+@needs_a_compiler
+def test_a_profile_sees_the_parts_of_a_compiled_step() -> None:
+    engine = Engine(model("streamed"), SlotCache(SMALL, 6, POSITIONS, attention="streamed"))
+    decodes = ragged_decode_chunks([9, 4])
+    parts = profile_steps({"decode": lambda: engine.step(decodes)}, SMALL.vocab_size, repeats=2)["decode"]
+    for part in ("weight products", "vocabulary", "attention"):
+        assert parts[part] > 0, part
 
 
 def test_other_dtypes_and_devices_say_why_not() -> None:

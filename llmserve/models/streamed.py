@@ -14,18 +14,21 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.profiler import record_function
 
 from ..memory import zeros
 from .norm import Norm
 
 SOURCE = Path(__file__).with_name("streamed.c")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+PRODUCT, ATTENTION = "llmserve::product", "llmserve::attention"  # what a profile calls them
 POINTER, INT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
 
 
@@ -85,7 +88,8 @@ class StreamedLinear:
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         rows = x.shape[0]
         y = x.new_empty(rows, self.outputs)
-        self.compiled.product(self._at, x.data_ptr(), x.stride(0), _address(residual), y.data_ptr(), rows)
+        with _named(f"{PRODUCT} {self.outputs}"):
+            self.compiled.product(self._at, x.data_ptr(), x.stride(0), _address(residual), y.data_ptr(), rows)
         return y
 
 
@@ -129,8 +133,14 @@ class StreamedAttention:
         """q, k, v (rows and maybe more, heads, dim) -> (rows, heads, dim)."""
         out = q.new_empty(self.rows, self.heads, self.dim)
         addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
-        self.compiled.attend(self.struct, layer, *addresses, q.stride(0), out.data_ptr())
+        with _named(ATTENTION):
+            self.compiled.attend(self.struct, layer, *addresses, q.stride(0), out.data_ptr())
         return out
+
+
+def _named(name: str) -> AbstractContextManager:
+    """Torch's profiler knows its own operations only, so ours tell it their names."""
+    return record_function(name) if torch.autograd._profiler_enabled() else nullcontext()
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -24,7 +24,8 @@ def engine_rates(race: Race, most: float) -> Figure:
     axes.set_yticks(range(len(racers)), [racer.label for racer in racers])
     for label, racer in zip(axes.get_yticklabels(), racers, strict=True):
         label.set_color(policy_color("Continuous") if racer.is_ours else INK)
-    axes.set(xlabel="output tokens/s: median and range", xlim=(0, 1.08 * most), ylim=(len(racers) - 0.5, -0.8))
+    axes.set(
+        xlabel="output tokens/s: median and range", xlim=(0, 1.08 * most), ylim=(len(racers) - 0.5, -0.8)
+    )
     axes.grid(axis="y", color="#EEEEEE")
     return finish(figure)
-
