@@ -62,11 +62,11 @@ def available_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
         cores = os.cpu_count() or 1
-    quota = _cgroup_quota()
+    quota = cgroup_quota()
     return max(1, min(cores, math.floor(quota)) if quota else cores)
 
 
-def _cgroup_quota() -> float | None:
+def cgroup_quota() -> float | None:
     """CPUs granted by the container (cgroup v2, then v1), or None where there is no limit."""
     try:
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

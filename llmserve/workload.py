@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, pstdev
 
@@ -127,19 +128,29 @@ class Workload:
                 f"full-batch decode step in seconds, not {decode_step!r}"
             )
         rate = 1.0 if self.load is None else self.request_rate(decode_step)
-        ids = self._stream("token ids")
         lengths = zip(self.prompt_lengths(), self.output_lengths(), self.unit_arrivals(), strict=True)
-        return [
-            Request(
-                id=f"r{i}",
-                prompt_token_ids=tuple(int(ids.random() * VOCAB_SIZE) for _ in range(prompt)),
-                max_tokens=output,
-                arrival_time=arrival / rate,
-                ignore_eos=True,
-                expected_tokens=output,
-            )
-            for i, (prompt, output, arrival) in enumerate(lengths)
-        ]
+        return requests_of(
+            [(prompt, output, arrival / rate) for prompt, output, arrival in lengths], self.seed
+        )
+
+
+def requests_of(shapes: Iterable[tuple[int, int, float]], seed: int) -> list[Request]:
+    """Requests r0, r1 ... of (prompt tokens, output tokens, arrival in seconds), with drawn token ids.
+
+    Each gets all its output tokens, and an oracle knows how many.
+    """
+    ids = random.Random(f"{seed}/token ids")
+    return [
+        Request(
+            id=f"r{i}",
+            prompt_token_ids=tuple(int(ids.random() * VOCAB_SIZE) for _ in range(prompt)),
+            max_tokens=output,
+            arrival_time=arrival,
+            ignore_eos=True,
+            expected_tokens=output,
+        )
+        for i, (prompt, output, arrival) in enumerate(shapes)
+    ]
 
 
 def coefficient_of_variation(lengths: list[int]) -> float:

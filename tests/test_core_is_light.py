@@ -22,6 +22,7 @@ SIMULATE = """
 import json, sys
 import llmserve, llmserve.settings, llmserve.progress
 from llmserve import costmodel, loop, metrics, policies, pool, request, run, workload
+from llmserve import commands, race, trace, traffic
 engine = costmodel.SimulatedEngine(8, 416, costmodel.CostModel(weights=0.04, per_token=0.001))
 outputs = []
 for policy in (policies.Static(8), policies.Dynamic(8, 0.3), policies.Bucketed(8), policies.Continuous(8),
@@ -29,6 +30,9 @@ for policy in (policies.Static(8), policies.Dynamic(8, 0.3), policies.Bucketed(8
     log = loop.serve(workload.HEADLINE.requests(0.04), policy, engine)
     log.save(sys.argv[1])
     outputs.append(metrics.summarise(run.Run.load(sys.argv[1]), metrics.SLO.relative(0.04)).n)
+raced = race.race([policies.Static(8), policies.Chunked(8, 64)], traffic.read_csv(traffic.EXAMPLE))
+trace.write_trace(raced.runs["Static(8)"], sys.argv[1])
+assert str(raced) and raced._repr_html_() and not raced.errors
 llmserve.settings.Settings.from_env({})
 print(json.dumps([outputs, llmserve.__version__, sorted(sys.modules)]))
 """
