@@ -49,7 +49,9 @@ def page(project: Project, settings: Settings, text: str) -> str:
 def _section(title: str, names: Mapping[str, str], there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """A row a fact: of the recorded run, and of the machine that builds the pages."""
     lines = [f"## {title}", "", "| | recorded run | these pages |", "|---|---|---|"]
-    lines += [f"| {label} | {there.get(name, '–')} | {here.get(name, '–')} |" for name, label in names.items()]
+    lines += [
+        f"| {label} | {there.get(name, '–')} | {here.get(name, '–')} |" for name, label in names.items()
+    ]
     return "\n".join(lines)
 
 

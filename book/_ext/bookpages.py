@@ -1,10 +1,11 @@
-"""Two things that the book's pages need of Sphinx: links to terms, and docstrings as pages.
+"""What the book's pages need of Sphinx: links to terms, and docstrings as pages.
 
-`[slot](glossary.md#term-slot)` works in JupyterLab and on GitHub, where a role such as `{term}` does
-not. Sphinx looks for headings only in a page's part after the `#`, so the terms are made known to it.
+`[slot](glossary.md#term-slot)` works in JupyterLab and on GitHub, where a role such as
+`{term}` does not. After the `#` of a page Sphinx knows headings only, so it is told the
+terms.
 
-The package's docstrings are plain text: names in single backticks, and lists of a name, some spaces
-and what it means. On the page of the package both are marked up as what they are.
+The package's docstrings are plain text: names in single backticks, and lists of a name,
+some spaces and what it means. Both are marked up as what they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?![`\w])")
 
 
 def know_terms(app: Any, env: Any) -> list[str]:
-    """Let links name a term of the glossary after the `#`, as they can name a heading."""
+    """Let links name a term after the `#`, as they can name a heading."""
     for (kind, name), (page, target) in env.get_domain("std").objects.items():
         if kind == "term":
             slugs = env.metadata[page].setdefault("myst_slugs", {})
@@ -26,7 +27,7 @@ def know_terms(app: Any, env: Any) -> list[str]:
 
 
 def mark_up(lines: list[str]) -> list[str]:
-    """A docstring's lines in reStructuredText: literals, and rows of names as a definition list."""
+    """In reStructuredText: names as literals, rows of names as a definition list."""
     made: list[str] = []
     column = None  # where the text of the last row began, while its list goes on
     for line in lines:
@@ -48,7 +49,9 @@ def _literal(text: str) -> str:
     return NAME.sub(r"``\1``", text)
 
 
-def process(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+def process(
+    app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
     lines[:] = mark_up(lines)
 
 
