@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tools.repository import detect, parse_remote
-from tools.stage import with_repository
+from tools.stage import ADDRESS, _place_address, with_repository
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,3 +91,14 @@ def test_buttons_work_or_are_left_out() -> None:
     assert made["html"]["use_repository_button"]
     badge = made["parse"]["myst_substitutions"]["binder_badge"]
     assert "/v2/gh/acme/batching/main?urlpath=lab/tree/book/00-one.ipynb" in badge
+
+
+def test_the_commands_that_fetch_the_book_name_its_address(tmp_path: Path) -> None:
+    told = (ROOT / "book" / "running.md").read_text(encoding="utf-8")
+    assert told.count(ADDRESS) == 2
+    page = tmp_path / "running.md"
+    page.write_text(told, encoding="utf-8")
+    _place_address(page, "acme/batching")
+    made = page.read_text(encoding="utf-8")
+    assert ADDRESS not in made and made.count("git clone https://github.com/acme/batching ") == 1
+    _place_address(tmp_path / "no such page", "acme/batching")

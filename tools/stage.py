@@ -11,12 +11,13 @@ import nbformat
 import yaml
 
 from llmserve.settings import Settings
-from tools import repository, scoreboard
+from tools import machine_page, repository, scoreboard
 from tools.execute import fresh_copy, newest_copy
 from tools.project import Project, ToolError
 
 BINDER = "https://mybinder.org"
 OWN_MIME = "application/vnd.llmserve"  # how the types of what only programs read begin
+ADDRESS = "https://github.com/OWNER/NAME"  # on the page that tells how to get the book
 FIGURE_MARK = "<!-- signature figure -->"
 FIGURE = """:::{figure} _static/headline.png
 :alt: Six panels, a row for each policy, on the recorded machine, with the post's values as diamonds.
@@ -58,7 +59,10 @@ def stage(project: Project, settings: Settings, draft: bool) -> list[str]:
         else:
             _place(chapter.path, target, NOT_RUN)
     scoreboard.place(project, settings, source / "book" / "scoreboard.md")
+    machine_page.place(project, settings, source / "book" / "machine.md")
     _place_figure(source / "book")
+    if slug:
+        _place_address(source / "book" / "running.md", slug)
     return [chapter.name for chapter in missing]
 
 
@@ -67,6 +71,13 @@ def _place_figure(book: Path) -> None:
     page = book / "index.md"
     figure = FIGURE if (book / "_static" / "headline.png").is_file() else ""
     page.write_text(page.read_text(encoding="utf-8").replace(FIGURE_MARK, figure), encoding="utf-8")
+
+
+def _place_address(page: Path, slug: str) -> None:
+    """This repository's own address in the commands that fetch it."""
+    if page.is_file():
+        text = page.read_text(encoding="utf-8").replace(ADDRESS, f"https://github.com/{slug}")
+        page.write_text(text, encoding="utf-8")
 
 
 def with_repository(config: dict[str, Any], slug: str | None, first_page: str) -> dict[str, Any]:
