@@ -10,7 +10,7 @@ from helpers.build import ask, unit_engine
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from llmserve import plots
+from llmserve import beside, plots
 from llmserve.knee import Knee
 from llmserve.life import phases
 from llmserve.loop import serve
@@ -70,6 +70,7 @@ def test_the_timeline_says_how_much_of_each_batch_was_useful(run: Run) -> None:
 
 def figures(run: Run) -> list[Figure]:
     return [
+        plots.engine_rates(beside.recorded(), most=177.0),
         plots.timeline(run),
         plots.timeline(serve([ask("a", output=3)], Static(2), unit_engine(2)), num_batches=1),
         plots.step_against_floor(WORK, PEAK, 128, list(STEPS)),
