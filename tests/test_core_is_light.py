@@ -30,6 +30,8 @@ for policy in (policies.Static(8), policies.Dynamic(8, 0.3), policies.Bucketed(8
     log.save(sys.argv[1])
     outputs.append(metrics.summarise(run.Run.load(sys.argv[1]), metrics.SLO.relative(0.04)).n)
 llmserve.settings.Settings.from_env({})
+from llmserve import playtext
+assert "result" in json.loads(playtext.answer('{"settings": {"requests": 8}}'))
 print(json.dumps([outputs, llmserve.__version__, sorted(sys.modules)]))
 """
 
