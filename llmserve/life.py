@@ -1,4 +1,4 @@
-"""What happened to one request, and who made it wait: read from a run's log."""
+"""What happened to one request or in one slot, and who made whom wait: read from a run's log."""
 
 from __future__ import annotations
 
@@ -90,6 +90,34 @@ def _stall(request_id: str, steps: list[Step]) -> Stall:
         prompts=tuple(dict.fromkeys(chunk.request_id for chunk in prompts)),
         prompt_tokens=sum(chunk.num_tokens for chunk in prompts),
     )
+
+
+@dataclass
+class Span:
+    """Neighbouring steps in which one slot did the same for the same request."""
+
+    place: int
+    request_id: str
+    kind: str
+    start: float
+    end: float
+    steps: int = 1
+
+
+def spans(steps: list[Step], merge: bool = True) -> list[Span]:
+    """The log as spans: equal neighbours merged, or one for each step."""
+    done: list[Span] = []
+    last: dict[int, Span] = {}
+    for step in steps:
+        for chunk in step.chunks:
+            before = last.get(chunk.place)
+            same = merge and before and (before.request_id, before.kind) == (chunk.request_id, chunk.kind)
+            if same and abs(before.end - step.start) < 1e-9:
+                before.end, before.steps = step.end, before.steps + 1
+            else:
+                last[chunk.place] = Span(chunk.place, chunk.request_id, chunk.kind, step.start, step.end)
+                done.append(last[chunk.place])
+    return done
 
 
 def launches(run: Run) -> list[tuple[float, int]]:

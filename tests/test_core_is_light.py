@@ -34,6 +34,8 @@ raced = race.race([policies.Static(8), policies.Chunked(8, 64)], traffic.read_cs
 trace.write_trace(raced.runs["Static(8)"], sys.argv[1])
 assert str(raced) and raced._repr_html_() and not raced.errors
 llmserve.settings.Settings.from_env({})
+from llmserve import playtext
+assert "result" in json.loads(playtext.answer('{"settings": {"requests": 8}}'))
 print(json.dumps([outputs, llmserve.__version__, sorted(sys.modules)]))
 """
 

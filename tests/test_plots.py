@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from llmserve import beside, plots
 from llmserve.knee import Knee
-from llmserve.life import phases
+from llmserve.life import phases, spans
 from llmserve.loop import serve
 from llmserve.models.gpt2 import Config
 from llmserve.plots.style import POLICY_COLORS, policy_color
-from llmserve.plots.timeline import batches, spans
+from llmserve.plots.timeline import batches
 from llmserve.policies import Static
 from llmserve.posts import COLUMN
 from llmserve.profiling import PARTS

@@ -1,4 +1,4 @@
-"""`python -m tools book | test | chapter N | html | record | serve`: what `make` calls."""
+"""`python -m tools book | test | chapter N | html | record | cost | serve`: what `make` calls."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from llmserve.settings import Settings
+from tools import cost as costs
 from tools import record as recording
 from tools.execute import Outcome, execute, require
 from tools.keys import last_or_given, read_settings, save_last
@@ -21,7 +22,9 @@ from tools.render import render
 from tools.serve import serve
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["pytest"])
+# tests/browser looks at the built book, which may be of yesterday here: .ci/run runs it after `make html`.
+UNIT_TESTS = ["pytest", "--ignore=tests/browser"]
+CHECKS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], UNIT_TESTS)
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
@@ -53,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     html = commands.add_parser("html", help="render what ran last")
     html.add_argument("--draft", action="store_true", help="also what is stale or not run, under a banner")
     commands.add_parser("record", help="run every chapter at full scale and write down what came out")
+    commands.add_parser("cost", help="measure the step times that the playground runs on (some minutes)")
     commands.add_parser("serve", help="serve the built book on localhost")
     return parser
 
@@ -92,7 +96,11 @@ def record(project: Project, options: argparse.Namespace) -> None:
     print(f"Written to {project.relative(recording.folder(project))}; look at it with git diff.", flush=True)
 
 
-COMMANDS = {"book": book, "test": test, "chapter": chapter, "html": html, "record": record}
+def cost(project: Project, options: argparse.Namespace) -> None:
+    costs.measure(project, read_settings())
+
+
+COMMANDS = {"book": book, "test": test, "chapter": chapter, "html": html, "record": record, "cost": cost}
 
 
 def run_chapters(

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from llmserve.settings import Settings
+from tools import playground
 from tools.progress import clock
 from tools.project import Project, ToolError
 from tools.stage import stage
@@ -20,6 +21,7 @@ def render(project: Project, settings: Settings, draft: bool = False) -> Path:
     drafts = stage(project, settings, draft)
     if drafts:
         print(f"DRAFT, under a banner: {', '.join(drafts)}", flush=True)
+    playground.furnish(project, project.build / "source" / "book")
     print("Rendering the pages ...", flush=True)
     # A reference to a figure of a chapter that has not run leads nowhere, so a draft may have warnings.
     _build(project, [] if drafts else ["-W", "--keep-going"])

@@ -8,12 +8,18 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from tools.project import Project, ToolError
 
 PORT = 8000
+# Some systems have other types registered for these, and a browser then refuses to run them.
+TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm"}
+
+
+class Handler(SimpleHTTPRequestHandler):
+    extensions_map = SimpleHTTPRequestHandler.extensions_map | TYPES
 
 
 def serve(project: Project) -> None:
     if not (project.html / "index.html").is_file():
         raise ToolError("The book is not built yet: run `make book`.")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(project.html))
+    handler = partial(Handler, directory=str(project.html))
     try:
         server = ThreadingHTTPServer(("127.0.0.1", PORT), handler)
     except OSError:  # taken: any free port will do

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ..life import Phase
+from ..life import Phase, Span, spans
 from ..metrics import count_rows
 from ..run import Run, Step
 from .style import FAINT, INK, MUTED, finish, new_figure, policy_color
 
 PREFILL = "#444444"
 LANE = 0.8  # height of a lane, in slots
-
-
-@dataclass
-class Span:
-    """Neighbouring steps in which one slot did the same for the same request."""
-
-    place: int
-    request_id: str
-    kind: str
-    start: float
-    end: float
-    steps: int = 1
-
-
-def spans(steps: list[Step], merge: bool = True) -> list[Span]:
-    """The log as spans: equal neighbours merged, or one for each step."""
-    done: list[Span] = []
-    last: dict[int, Span] = {}
-    for step in steps:
-        for chunk in step.chunks:
-            before = last.get(chunk.place)
-            same = merge and before and (before.request_id, before.kind) == (chunk.request_id, chunk.kind)
-            if same and abs(before.end - step.start) < 1e-9:
-                before.end, before.steps = step.end, before.steps + 1
-            else:
-                last[chunk.place] = Span(chunk.place, chunk.request_id, chunk.kind, step.start, step.end)
-                done.append(last[chunk.place])
-    return done
 
 
 def batches(run: Run) -> list[list[Step]]:
