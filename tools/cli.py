@@ -22,7 +22,7 @@ from tools.render import render
 from tools.serve import serve
 
 ROOT = Path(__file__).resolve().parents[1]
-# tests/browser looks at the built book, which may be of yesterday here: .ci/run runs it after `make html`.
+# tests/browser looks at the built book, which may be of yesterday here: the workflow does it last.
 UNIT_TESTS = ["pytest", "--ignore=tests/browser"]
 CHECKS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], UNIT_TESTS)
 

@@ -1,6 +1,6 @@
 """The built book on a local server, and Chromium to look at it. Skipped, with the reason, without either.
 
-Where BROWSER_TESTS=required is set, as .ci/run does, what is missing is a failure.
+Where BROWSER_TESTS=required is set, as the workflow does, what is missing is a failure.
 """
 
 from __future__ import annotations
