@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
-from .pool import SlotPool
+from .pool import Pool, SlotPool
 from .request import Chunk, StepResult
 
 if TYPE_CHECKING:
@@ -124,8 +125,9 @@ class SimulatedEngine:
     The rule looks at the last token and its position only, so tokens do not depend on the schedule.
     `noise` are factors (measured / computed seconds of the steps of some runs), those of steps without
     prompts and those of steps with: each step is multiplied by one of its kind, drawn with `seed`.
-    Without them a step takes what the model says. Each run warns once of a step that is far outside what
-    the model was fitted to.
+    Without them a step takes what the model says. `memory` makes the pool of a run, as in
+    partial(BlockPool, 200, 16); None: as many slots of `max_model_len` as `max_num_seqs`. Each run warns
+    once of a step that is far outside what the model was fitted to.
     """
 
     max_num_seqs: int
@@ -135,15 +137,16 @@ class SimulatedEngine:
     eos_token_id: int | None = None
     noise: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     seed: int = 0
+    memory: Callable[[], Pool] | None = None
     _draws: random.Random = field(init=False, repr=False, compare=False)
     _warned: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
         self._draws = random.Random(self.seed)
 
-    def new_pool(self) -> SlotPool:
+    def new_pool(self) -> Pool:
         self._draws, self._warned = random.Random(self.seed), False  # every run the same
-        return SlotPool(self.max_num_seqs, self.max_model_len)
+        return self.memory() if self.memory else SlotPool(self.max_num_seqs, self.max_model_len)
 
     def step(self, chunks: list[Chunk]) -> StepResult:
         counted = [(chunk.start, chunk.num_tokens, chunk.needs_token) for chunk in chunks]

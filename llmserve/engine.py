@@ -9,11 +9,11 @@ from typing import NoReturn, TypeVar
 import torch
 
 from .costmodel import SimulatedEngine
-from .kv import CatCache, SlotCache
+from .kv import CatCache, PagedCache, SlotCache
 from .loop import serve
 from .models.gpt2 import GPT2
 from .policies import Continuous
-from .pool import SlotPool
+from .pool import Pool
 from .request import Chunk, Request, StepResult
 
 T = TypeVar("T")
@@ -22,17 +22,19 @@ T = TypeVar("T")
 class Engine:
     """A model and a cache. `loop_seconds` is what the loop's own Python costs a step."""
 
-    def __init__(self, model: GPT2, cache: SlotCache | CatCache, loop_seconds: float = 0.0) -> None:
+    def __init__(
+        self, model: GPT2, cache: SlotCache | PagedCache | CatCache, loop_seconds: float = 0.0
+    ) -> None:
         self.model, self.cache, self.loop_seconds = model, cache, loop_seconds
         self.vocab_size = model.config.vocab_size
         self.eos_token_id = model.config.eos_token_id
         self.max_model_len = cache.max_model_len
-        self.max_num_seqs = cache.num_slots
+        self.max_num_seqs = cache.max_num_seqs
 
-    def new_pool(self) -> SlotPool:
+    def new_pool(self) -> Pool:
         """An empty pool for a new run, and a cache that holds nothing of the last one."""
         self.cache.reset()
-        return SlotPool(self.cache.num_slots, self.cache.max_model_len)
+        return self.cache.new_pool()
 
     def step(self, chunks: list[Chunk]) -> StepResult:
         """Compute the chunks together. Token ids are parallel to them, None where none is due.

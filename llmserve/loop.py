@@ -7,15 +7,17 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from .policies import Policy
-from .pool import SlotPool
+from .policies.base import Plan
+from .pool import Pool
 from .progress import default_progress
 from .proposals import wrong_members, wrong_plan, wrong_timer
 from .request import Chunk, Request, Sequence, StepResult, checked
 from .run import ChunkRow, Event, Run, Step
 
+FULL_MEMORY = "full memory"  # why the loop itself preempts
 MOST_PREEMPTIONS = 100  # of one sequence while no one gets a token: then nothing will ever end
 
 
@@ -26,7 +28,7 @@ class Engine(Protocol):
     max_model_len: int
     eos_token_id: int | None
 
-    def new_pool(self) -> SlotPool: ...
+    def new_pool(self) -> Pool: ...
 
     def step(self, chunks: list[Chunk]) -> StepResult: ...
 
@@ -61,7 +63,8 @@ class Loop:
         """Take a request in; ValueError, and nothing changed, if it could never run."""
         if self.closed:
             raise ValueError(f"request {request.id!r}: the loop is closed; submit before close()")
-        request = checked(request, self.engine.vocab_size, self.engine.max_model_len)
+        engine = self.engine
+        request = checked(request, engine.vocab_size, engine.max_model_len, self.pool.longest)
         if request.id in self._sequences:
             raise ValueError(f"request id {request.id!r} was submitted before: give each request its own id")
         sequence = Sequence(request, order=len(self._sequences))
@@ -77,8 +80,7 @@ class Loop:
         if sequence.is_finished:
             return False
         if sequence in self.running:
-            self.running.remove(sequence)
-            self.pool.free(sequence.id)
+            self._leave(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
         else:
@@ -108,9 +110,10 @@ class Loop:
             self._release()
             self._admit()
             plan = self._plan()
-            if any(not sequence.is_finished for sequence, _ in plan):
-                return self._compute(plan)
-            if not self._jump():
+            secured = self._secure(plan)
+            if any(not sequence.is_finished for sequence, _ in secured):
+                return self._compute(secured)
+            if len(secured) == len(plan) and not self._jump():
                 return self._idle(plan)
 
     def _arrive(self) -> None:
@@ -118,7 +121,10 @@ class Loop:
             self._enqueue(heapq.heappop(self.future)[2])
 
     def _enqueue(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=lambda seq: (self.policy.key(seq), seq.order))
+        insort(self.waiting, sequence, key=self._order)
+
+    def _order(self, sequence: Sequence) -> tuple[Any, int]:
+        return self.policy.key(sequence), sequence.order
 
     def _admit(self) -> None:
         if not self.waiting:
@@ -131,37 +137,47 @@ class Loop:
                 f"over max_num_seqs={self.policy.max_num_seqs}"
             )
         for sequence in proposed:
-            if not self.pool.admit(sequence.id):
+            cached = self.pool.admit(sequence)
+            if cached is None:
                 break  # the longest prefix that memory can hold
+            sequence.num_computed_tokens = cached
             self.waiting.remove(sequence)
             self.running.append(sequence)
-            self._record("admit", sequence, str(self.pool.place(sequence.id)))
+            self._record("admit", sequence, str(self.pool.row(sequence)))
 
-    def _plan(self) -> list[tuple[Sequence, int]]:
+    def _plan(self) -> Plan:
         if not self.running:
             return []
         plan = self.policy.compose(list(self.running))
         self._require(wrong_plan(plan, self.running, self.policy.max_num_batched_tokens))
         return plan
 
-    def _compute(self, plan: list[tuple[Sequence, int]]) -> Step:
+    def _secure(self, plan: Plan) -> Plan:
+        """Memory for each chunk, in the plan's order; while there is none, the last by key is preempted."""
+        for sequence, tokens in plan:
+            end = sequence.num_computed_tokens - sequence.is_finished + tokens
+            while sequence in self.running and not self.pool.extend(sequence, end):
+                unfinished = [one for one in self.running if not one.is_finished]
+                self._preempt(max(unfinished, key=self._order), FULL_MEMORY)
+        return [(sequence, tokens) for sequence, tokens in plan if sequence in self.running]
+
+    def _compute(self, plan: Plan) -> Step:
         # The loop derives `start`: a zombie row is the last computed position again.
         chunks = [
-            Chunk(seq, seq.num_computed_tokens - seq.is_finished, tokens, self.pool.place(seq.id))
+            Chunk(seq, seq.num_computed_tokens - seq.is_finished, tokens, self.pool.place(seq))
             for seq, tokens in plan
         ]
         result = self.engine.step(chunks)
         start, self.now = self.now, self.now + result.seconds
         rows = []
-        for (sequence, first, tokens, place), token_id in zip(chunks, result.token_ids, strict=True):
+        for (sequence, first, tokens, _), token_id in zip(chunks, result.token_ids, strict=True):
             kind = _kind(sequence)
-            rows.append(ChunkRow(sequence.id, place, first, tokens, kind, token_id))
+            rows.append(ChunkRow(sequence.id, self.pool.row(sequence), first, tokens, kind, token_id))
             if kind != "zombie":
                 self._advance(sequence, tokens, token_id)
         self._arrive()
-        used = sum([sequence.num_computed_tokens for sequence in self.running])
-        reserved = self.pool.reserved_tokens
-        step = Step(start, result.seconds, result.cpu_share, len(self.waiting), reserved, used, rows)
+        memory = (self.pool.reserved_tokens, self.pool.used_tokens)
+        step = Step(start, result.seconds, result.cpu_share, len(self.waiting), *memory, rows)
         self.run.log.append(step)
         self._release()
         return step
@@ -189,21 +205,27 @@ class Loop:
         leaving = self.policy.release(list(self.running), list(self.waiting), self.now)
         self._require(wrong_members(leaving, self.running, "release", "the running batch"))
         for sequence in leaving:
-            self.running.remove(sequence)
-            self.pool.free(sequence.id)
-            if not sequence.is_finished:  # it computes its K and V again when its turn comes
-                self._preempt(sequence)
+            if sequence.is_finished:
+                self._leave(sequence)
+            else:
+                self._preempt(sequence, "release")
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, why: str) -> None:
+        """Back to the queue without memory: it computes its K and V again when its turn comes."""
         self._in_vain[sequence.id] += 1
         if self._in_vain[sequence.id] > MOST_PREEMPTIONS:
             raise self._error(
-                f"release threw out {sequence.id!r} {self._in_vain[sequence.id]} times while no request got "
+                f"{why} threw out {sequence.id!r} {self._in_vain[sequence.id]} times while no request got "
                 "a token: keep who has started until it has one"
             )
+        self._leave(sequence)
         sequence.num_computed_tokens = 0
-        self._record("preempt", sequence)
+        self._record("preempt", sequence, why)
         self._enqueue(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.pool.free(sequence)
 
     def _jump(self) -> bool:
         """Move the clock to the next arrival or timer; False if there is none later than now."""
@@ -215,7 +237,7 @@ class Loop:
             self.now = min(later)
         return bool(later)
 
-    def _idle(self, plan: list[tuple[Sequence, int]]) -> None:
+    def _idle(self, plan: Plan) -> None:
         """Nothing runs and no clock will change that: all done, waiting for a submission, or stuck."""
         if self.running or (self.waiting and self.closed):
             done = (

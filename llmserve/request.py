@@ -113,7 +113,7 @@ class StepResult(NamedTuple):
     cpu_share: float | None = None
 
 
-def checked(request: Request, vocab_size: int, max_model_len: int) -> Request:
+def checked(request: Request, vocab_size: int, max_model_len: int, longest: int) -> Request:
     """The same request in Python's own numbers (NumPy's may be given, but they overflow).
 
     A ValueError that names the request, the limit and the remedy if it can never run.
@@ -153,6 +153,11 @@ def checked(request: Request, vocab_size: int, max_model_len: int) -> Request:
         len(prompt) + max_tokens <= max_model_len,
         f"{len(prompt)} prompt tokens + max_tokens={max_tokens} exceed max_model_len={max_model_len}; "
         "shorten the prompt, ask for fewer tokens or raise max_model_len",
+    )
+    need(
+        len(prompt) + max_tokens <= longest,
+        f"{len(prompt)} prompt tokens + max_tokens={max_tokens} exceed the {longest} tokens of a request for "
+        "which all cache memory is enough; shorten the prompt, ask for fewer tokens or give the pool more",
     )
     return replace(
         request,

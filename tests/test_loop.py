@@ -23,7 +23,7 @@ from llmserve.loop import Loop, serve
 from llmserve.metrics import output_token_ids, request_times
 from llmserve.policies import Continuous, Dynamic, Mixed, Static
 from llmserve.pool import SlotPool
-from llmserve.request import Request
+from llmserve.request import Request, Sequence
 
 # -- refusals --------------------------------------------------------------------------------------
 
@@ -194,13 +194,13 @@ def test_memory_smaller_than_the_policys_batch_lets_in_the_longest_prefix() -> N
 class ShyPool(SlotPool):
     """Room for B only when no one else is there."""
 
-    def admit(self, sequence_id: str) -> bool:
-        return not (sequence_id == "B" and self.reserved_tokens) and super().admit(sequence_id)
+    def admit(self, sequence: Sequence) -> int | None:
+        return None if sequence.id == "B" and self.reserved_tokens else super().admit(sequence)
 
 
 def test_no_one_overtakes_a_sequence_that_memory_cannot_hold_yet() -> None:
     engine = unit_engine(3)
-    engine.new_pool = lambda: ShyPool(3, 64)
+    engine.memory = lambda: ShyPool(3, 64)
     run = serve([ask("A", 1, 2), ask("B", 1, 2), ask("C", 1, 1)], Mixed(3), engine)
     assert plans(run) == [[("A", 0, 1)], [("A", 1, 1)], [("B", 0, 1), ("C", 0, 1)], [("B", 1, 1)]]
 

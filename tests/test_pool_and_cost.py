@@ -10,32 +10,40 @@ from llmserve.pool import SlotPool
 from llmserve.request import Chunk, Sequence
 
 
+def sequences(names: str) -> list[Sequence]:
+    return [Sequence(ask(name)) for name in names]
+
+
 def test_the_pool_gives_the_lowest_free_slot_and_none_when_full() -> None:
     pool = SlotPool(3, 10)
-    assert [pool.admit(name) for name in "abcd"] == [True, True, True, False]
-    assert [pool.place(name) for name in "abc"] == [0, 1, 2]
-    pool.free("c")
-    pool.free("a")
-    assert pool.admit("e") and pool.place("e") == 0
+    a, b, c, d, e = sequences("abcde")
+    assert [pool.admit(one) for one in (a, b, c, d)] == [0, 0, 0, None]
+    assert [pool.place(one) for one in (a, b, c)] == [0, 1, 2]
+    pool.free(c)
+    pool.free(a)
+    assert pool.admit(e) == 0 and pool.place(e) == pool.row(e) == 0
 
 
 def test_the_pools_books_balance() -> None:
     pool = SlotPool(3, 10)
-    pool.admit("a")
-    pool.admit("b")
-    pool.free("a")
-    assert (pool.total_tokens, pool.free_tokens, pool.reserved_tokens) == (30, 20, 10)
+    a, b = sequences("ab")
+    pool.admit(a)
+    pool.admit(b)
+    pool.free(a)
+    b.num_computed_tokens = 7
+    assert (pool.total_tokens, pool.free_tokens, pool.reserved_tokens, pool.used_tokens) == (30, 20, 10, 7)
     pool.check()
 
 
 @pytest.mark.parametrize("damage", ["lost", "twice", "free and held"])
 def test_the_pools_check_finds_a_slot_that_is_lost_or_held_twice(damage: str) -> None:
     pool = SlotPool(3, 10)
-    pool.admit("a")
+    a, b = sequences("ab")
+    pool.admit(a)
     if damage == "lost":
         pool._free.pop()
     elif damage == "twice":
-        pool._slot_of["b"] = 0
+        pool._slot_of[b] = 0
     else:
         pool._free.append(0)
     with pytest.raises(RuntimeError, match="slots lost or held twice"):
@@ -44,10 +52,11 @@ def test_the_pools_check_finds_a_slot_that_is_lost_or_held_twice(damage: str) ->
 
 def test_freeing_what_is_not_held_is_an_error() -> None:
     pool = SlotPool(1, 10)
-    pool.admit("a")
-    pool.free("a")
+    [a] = sequences("a")
+    pool.admit(a)
+    pool.free(a)
     with pytest.raises(KeyError):
-        pool.free("a")
+        pool.free(a)
 
 
 @pytest.mark.parametrize(("slots", "tokens", "word"), [(0, 1, "num_slots=0"), (1, 0, "slot_tokens=0")])

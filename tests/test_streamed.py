@@ -10,14 +10,18 @@ import torch
 import torch.nn.functional as F
 
 from llmserve.engine import Engine
-from llmserve.kv import SlotCache
+from llmserve.kv import PagedCache, SlotCache
+from llmserve.loop import serve
 from llmserve.measure import prefill_chunks, ragged_decode_chunks
+from llmserve.metrics import output_token_ids
 from llmserve.models import streamed
 from llmserve.models.gpt2 import GPT2, Config
 from llmserve.models.linear import PackedLinear, PlainLinear, choose_linear, why_not_streamed
 from llmserve.models.norm import Norm
 from llmserve.models.streamed import StreamedLinear, library
+from llmserve.policies import Chunked, Static
 from llmserve.profiling import profile_steps
+from llmserve.request import Request
 
 WHY_NOT = why_not_streamed(torch.float32, "cpu")
 needs_a_compiler = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -119,6 +123,18 @@ def test_a_step_with_streamed_products_and_attention_is_the_plain_step(longest: 
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     assert torch.equal(engines[1].cache.k[:, 1], before), "a zombie's row is not written"
     torch.testing.assert_close(engines[0].cache.k, engines[1].cache.k, rtol=1e-4, atol=1e-4)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("block_size", [1, 7, 16])
+def test_streamed_attention_over_blocks_is_that_over_slots(block_size: int) -> None:
+    plain = Engine(model("plain"), SlotCache(SMALL, 6, POSITIONS, attention="loop"))
+    blocks = 6 * -(-POSITIONS // block_size)
+    paged = PagedCache(SMALL, blocks, block_size, POSITIONS, attention="streamed")
+    requests = [Request(f"r{i}", [i + 1] * n, 9, ignore_eos=True) for i, n in enumerate((5, 1, 90, 17, 33))]
+    for policy in (Static(3), Chunked(4, 9), Chunked(4, 200)):
+        runs = [serve(requests, policy, engine) for engine in (plain, Engine(model("streamed"), paged))]
+        assert output_token_ids(runs[0]) == output_token_ids(runs[1])
 
 
 @needs_a_compiler

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.gpt2 import Attend, Config
+from ..pool import SlotPool
 from ..request import Chunk, Sequence
-from .slot import check_size
+from .base import check_size
 
 
 class CatCache:
@@ -21,10 +22,13 @@ class CatCache:
     """
 
     def __init__(self, config: Config, num_slots: int, max_model_len: int) -> None:
-        check_size(config, num_slots, max_model_len)
-        self.num_slots, self.max_model_len = num_slots, max_model_len
+        check_size(config, "num_slots", num_slots, max_model_len)
+        self.max_num_seqs, self.max_model_len = num_slots, max_model_len
         self.num_layers = config.num_layers
         self.reset()
+
+    def new_pool(self) -> SlotPool:
+        return SlotPool(self.max_num_seqs, self.max_model_len)
 
     def reset(self) -> None:
         """Forget the batch: a new run, or a new batch after the last one has ended."""

@@ -190,19 +190,20 @@ void product(const linear *l, const float *x, long x_stride, const float *residu
     free(xt);
 }
 
-/* Who attends to what. Row r is of slot slots[r] and has ends[r] tokens with its own; where live[r] = 0 its k and
- * v are in the cache already. keys, values (layers, slots, heads, length, dim). dim is a multiple of LANES, at
- * most 8 of them.
+/* Who attends to what. K and V lie in pieces of `length` tokens each: a sequence's slot is one piece, or its blocks
+ * are many. Row r is of the pieces pieces[r * width] ... and has ends[r] tokens with its own, at most `longest`;
+ * where live[r] = 0 its k and v are in the cache already. keys, values (layers, pieces, heads, length, dim). dim is a
+ * multiple of LANES, at most 8 of them.
  */
 typedef struct {
     float *keys, *values;
-    const int64_t *slots, *ends;
+    const int64_t *pieces, *ends;
     const uint8_t *live;
-    long layer, length;
+    long layer, length, width, longest;
     int rows, heads, dim;
 } attention;
 
-/* Attention of new tokens, each to its own slot, read no further than its own position. q, k, v (rows, heads, dim),
+/* Attention of new tokens, each to its own pieces, read no further than its own position. q, k, v (rows, heads, dim),
  * rows `stride` floats apart. All k and v are written before any is read, so a row may need those of rows before
  * it. out (rows, heads, dim).
  */
@@ -210,17 +211,18 @@ void attend(const attention *a, int layer, const float *q, const float *k, const
             float *out) {
     int rows = a->rows, heads = a->heads, dim = a->dim;
     long length = a->length;
-    const int64_t *slots = a->slots, *ends = a->ends;
     float *keys = a->keys + layer * a->layer, *values = a->values + layer * a->layer;
     float scale = 1.0f / sqrtf((float)dim);
 #pragma omp parallel
     {
-        float *score = malloc((length + LANES) * sizeof(float));
+        float *score = malloc((a->longest + LANES) * sizeof(float));
 #pragma omp for schedule(static, 1)
         for (int item = 0; item < rows * heads; item++) {
             int r = item / heads, h = item % heads;
+            long last = a->ends[r] - 1;
             size_t from = (size_t)r * stride + (size_t)h * dim;
-            size_t to = (((size_t)slots[r] * heads + h) * length + ends[r] - 1) * dim;
+            size_t piece = a->pieces[r * a->width + last / length];
+            size_t to = ((piece * heads + h) * length + last % length) * dim;
             if (a->live[r]) {
                 memcpy(keys + to, k + from, dim * sizeof(float));
                 memcpy(values + to, v + from, dim * sizeof(float));
@@ -228,20 +230,23 @@ void attend(const attention *a, int layer, const float *q, const float *k, const
         }
 #pragma omp for schedule(static, 1)
         for (int item = 0; item < rows * heads; item++) {
-            int r = item / heads, h = item % heads, end = (int)ends[r];
+            int r = item / heads, h = item % heads, end = (int)a->ends[r];
+            const int64_t *pieces = a->pieces + r * a->width;
             size_t from = (size_t)r * stride + (size_t)h * dim;
-            const float *K = keys + ((size_t)slots[r] * heads + h) * length * dim;
-            const float *V = values + ((size_t)slots[r] * heads + h) * length * dim;
             float best = -INFINITY, total = 0.0f;
-            for (int t = 0; t < end; t++) {
-                vector sum = {0};
-                for (int d = 0; d < dim; d += LANES)
-                    sum += *(const vector *)(q + from + d) * *(const vector *)(K + (size_t)t * dim + d);
-                float s = 0.0f;
+            for (int first = 0; first < end; first += length) {
+                const float *K = keys + ((size_t)*pieces++ * heads + h) * length * dim;
+                int here = end - first < length ? end - first : (int)length;
+                for (int t = 0; t < here; t++) {
+                    vector sum = {0};
+                    for (int d = 0; d < dim; d += LANES)
+                        sum += *(const vector *)(q + from + d) * *(const vector *)(K + (size_t)t * dim + d);
+                    float s = 0.0f;
 #pragma omp simd reduction(+ : s)
-                for (int d = 0; d < LANES; d++) s += sum[d];
-                score[t] = s * scale;
-                best = score[t] > best ? score[t] : best;
+                    for (int d = 0; d < LANES; d++) s += sum[d];
+                    score[first + t] = s * scale;
+                    best = score[first + t] > best ? score[first + t] : best;
+                }
             }
             for (int t = end; t < end + LANES; t++) score[t] = -INFINITY;
             vector totals = {0};
@@ -252,9 +257,14 @@ void attend(const attention *a, int layer, const float *q, const float *k, const
             }
             for (int d = 0; d < LANES; d++) total += totals[d];
             vector sum[8] = {{0}};
-            for (int t = 0; t < end; t++)
-                for (int d = 0; d < dim / LANES; d++)
-                    sum[d] += *(const vector *)(V + (size_t)t * dim + d * LANES) * score[t];
+            pieces = a->pieces + r * a->width;
+            for (int first = 0; first < end; first += length) {
+                const float *V = values + ((size_t)*pieces++ * heads + h) * length * dim;
+                int here = end - first < length ? end - first : (int)length;
+                for (int t = 0; t < here; t++)
+                    for (int d = 0; d < dim / LANES; d++)
+                        sum[d] += *(const vector *)(V + (size_t)t * dim + d * LANES) * score[first + t];
+            }
             float *to = out + ((size_t)r * heads + h) * dim;
             for (int d = 0; d < dim / LANES; d++) *(vector *)(to + d * LANES) = sum[d] / total;
         }

@@ -46,8 +46,8 @@ class _Attention(ctypes.Structure):
     """`attention` of the C file."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("keys", "values", "slots", "ends", "live")),
-        *((name, LONG) for name in ("layer", "length")),
+        *((name, POINTER) for name in ("keys", "values", "pieces", "ends", "live")),
+        *((name, LONG) for name in ("layer", "length", "width", "longest")),
         *((name, INT) for name in ("rows", "heads", "dim")),
     ]
 
@@ -108,25 +108,27 @@ class StreamedLayers:
 
 
 class StreamedAttention:
-    """Attention of some rows to their own slots, in one compiled call that writes their K and V first.
+    """Attention of some rows to their own sequences, in one compiled call that writes their K and V first.
 
-    keys, values (layers, slots, heads, length, dim). Row r is of slot slots[r] and has ends[r] tokens with
-    its own; where live[r] is False its K and V are there already.
+    keys, values (layers, pieces, heads, length, dim). Row r is of the pieces pieces[r], in order, and has
+    ends[r] tokens with its own; where live[r] is False its K and V are there already.
     """
 
     def __init__(
         self,
         keys: Tensor,
         values: Tensor,
-        slots: Sequence[int],
+        pieces: Sequence[Sequence[int]],
         ends: Sequence[int],
         live: Sequence[bool],
     ) -> None:
         _, _, self.heads, length, self.dim = keys.shape
-        self.compiled, self.rows = library(), len(slots)
-        rows = (torch.tensor(slots), torch.tensor(ends), torch.tensor(live, dtype=torch.uint8))
+        self.compiled, self.rows = library(), len(ends)
+        width = max(map(len, pieces))
+        table = torch.tensor([[*row, *[0] * (width - len(row))] for row in pieces])
+        rows = (table, torch.tensor(ends), torch.tensor(live, dtype=torch.uint8))
         self.tensors = (keys, values, *rows)
-        sizes = (keys.stride(0), length, self.rows, self.heads, self.dim)
+        sizes = (keys.stride(0), length, width, max(ends), self.rows, self.heads, self.dim)
         self.struct = ctypes.pointer(_Attention(*map(_address, self.tensors), *sizes))
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from llmserve.engine import Engine
-from llmserve.kv import CatCache, SlotCache
+from llmserve.kv import CatCache, PagedCache, SlotCache
 from llmserve.models.gpt2 import GPT2
 from llmserve.models.load import config_of
 from llmserve.request import Chunk, Request, Sequence, StepResult
@@ -84,6 +84,24 @@ def slot_engine(
     network = tiny_model(dtype, **model)
     length = network.config.max_positions
     return SteadyEngine(network, SlotCache(network.config, slots, length, dtype, attention=attention))
+
+
+def paged_engine(
+    slots: int = 4,
+    num_blocks: int | None = None,
+    block_size: int = 8,
+    dtype: torch.dtype = torch.float64,
+    attention: str = "gathered",
+    sharing: bool = True,
+    reserve: int = 0,
+    **model: object,
+) -> SteadyEngine:
+    """As much memory as so many slots, unless told; in blocks small enough that sequences have several."""
+    network = tiny_model(dtype, **model)
+    length = network.config.max_positions
+    blocks = num_blocks or slots * length // block_size
+    more = {"attention": attention, "sharing": sharing, "reserve": reserve}
+    return SteadyEngine(network, PagedCache(network.config, blocks, block_size, length, dtype, **more))
 
 
 def cat_engine(slots: int = 4) -> SteadyEngine:

@@ -48,11 +48,12 @@ _generated = cache(tiny.generate)
 
 SIMULATED = World("simulated", simulated_engine, lambda request: tokens_by_rule(request, tiny.VOCAB))
 BATCHED = World("batched", tiny.slot_engine, _generated)
+PAGED = World("paged", tiny.paged_engine, _generated)
 LOOP = World("loop", lambda slots=4: tiny.slot_engine(slots, attention="loop"), _generated)
 PADDED = World("padded", padded_engine, _generated)
 CAT = World("cat", tiny.cat_engine, _generated)
 
-ANY_POLICY = (SIMULATED, BATCHED, LOOP)  # the other two serve static batches only
+ANY_POLICY = (SIMULATED, BATCHED, LOOP, PAGED)  # the other two serve static batches only
 
 every_world = pytest.mark.parametrize("world", ANY_POLICY, ids=lambda world: world.name)
 every_cache = pytest.mark.parametrize("world", (*ANY_POLICY, PADDED, CAT), ids=lambda world: world.name)
