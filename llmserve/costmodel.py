@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .run import Step
 
 
+CONTEXT = 120  # cached tokens of each sequence in a full decode step, as the chapters measure it
 FAR = 2  # a step with more than so many times the work of any that was fitted is far outside
 
 
@@ -108,6 +109,10 @@ class CostModel:
         seconds += work.pairs * self.per_context + work.cached * self.per_cached
         return seconds + work.rows * self.per_row + work.prompts * self.per_prompt
 
+    def full_decode_step(self, slots: int, context: int = CONTEXT) -> float:
+        """Seconds of a decode step with every slot busy: the unit of load and of the limits."""
+        return self.price(count_work([(context - 1, 1, True)] * slots))
+
     def beyond(self, work: Work) -> list[str]:
         """Which counts of a step lie far outside what the model was fitted to, in words."""
         if self.fitted is None:
@@ -116,6 +121,10 @@ class CostModel:
         return [
             f"{count} {name}, at most {most} fitted" for name, count, most in counts if count > FAR * most
         ]
+
+
+class BeyondFitted(UserWarning):
+    """A step with far more work than any that the prices were fitted to."""
 
 
 @dataclass
@@ -164,6 +173,7 @@ class SimulatedEngine:
         warnings.warn(
             f"a step with {'; '.join(self.cost.beyond(todo))}: the cost model is guessing there. "
             "Fit it to runs with steps of that size",
+            BeyondFitted,
             stacklevel=6,  # who called serve
         )
 

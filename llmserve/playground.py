@@ -6,27 +6,24 @@ Standard library only, so that it also runs in a browser, and no second implemen
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
-from .costmodel import CostModel, SimulatedEngine, Work, count_work
+from .costmodel import SimulatedEngine
 from .life import spans
 from .loop import serve
 from .metrics import SLO, summarise
 from .policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Policy, Static
+from .recorded import recorded_cost
 from .request import whole
 from .run import Run, Step
 from .workload import HEADLINE, Workload, realised_load
 
 Values = dict[str, Any]  # every setting by name, checked
-CONTEXT = 120  # cached tokens of each sequence in the decode step that is the unit of load
 
 
 @dataclass(frozen=True)
@@ -89,26 +86,6 @@ def complete(settings: Mapping[str, Any]) -> Values:
     return values
 
 
-@lru_cache
-def recorded() -> dict[str, Any]:
-    """The cost model that was fitted to a real engine, and on what machine."""
-    path = resources.files("llmserve").joinpath("data", "cost.json")
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-@lru_cache
-def cost_model() -> CostModel:
-    given = recorded()["cost"]
-    jumps = tuple((tokens, seconds) for tokens, seconds in given["jumps"])
-    fitted = Work(**given["fitted"]) if given["fitted"] else None
-    return CostModel(**{**given, "jumps": jumps, "fitted": fitted})
-
-
-def decode_step(slots: int) -> float:
-    """Seconds of a decode step with every slot busy: the unit of load and of the limits."""
-    return cost_model().price(count_work([(CONTEXT - 1, 1, True)] * slots))
-
-
 def workload(values: Values) -> Workload:
     """The book's headline workload with the reader's changes."""
     return HEADLINE.with_(
@@ -124,8 +101,9 @@ def workload(values: Values) -> Workload:
 def play(settings: Mapping[str, Any]) -> dict[str, Run]:
     """Both policies on the same requests, by side."""
     values = complete(settings)
-    requests = workload(values).requests(decode_step(values["slots"]))
-    engine = SimulatedEngine(values["slots"], HEADLINE.max_model_len, cost_model())
+    cost, slots = recorded_cost(), values["slots"]
+    requests = workload(values).requests(cost.full_decode_step(slots))
+    engine = SimulatedEngine(slots, HEADLINE.max_model_len, cost)
     policies = {side: POLICIES[values[f"policy_{side.lower()}"]](values) for side in SIDES}
     # A progress bar would only flicker: both runs take a moment.
     return {
@@ -140,7 +118,7 @@ def simulate(settings: Mapping[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         runs = play(values)
-    unit = decode_step(values["slots"])
+    unit = recorded_cost().full_decode_step(values["slots"])
     slo = SLO.relative(unit)
     requests = runs["A"].submitted
     return {

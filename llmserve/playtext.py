@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from .loop import PolicyError
-from .playground import recorded, simulate
+from .playground import simulate
+from .recorded import record, recorded_on
 
 
 def table(result: Mapping[str, Any]) -> list[list[str]]:
@@ -37,11 +38,11 @@ def table(result: Mapping[str, Any]) -> list[list[str]]:
 
 def sentences(result: Mapping[str, Any]) -> list[str]:
     """What the numbers of a result rest on."""
-    made, limits = recorded(), result["limits"]
+    made, limits = record(), result["limits"]
     waiting = [_waiting_at(run, result["last_arrival"]) for run in result["runs"].values()]
     return [
-        f"Simulated, with step times of {made['model']} on {made['machine']['cpu']}, "
-        f"{made['machine']['cores']} cores ({made['date']}): prices fitted to {made['fitted_to']}. "
+        f"Simulated, with step times of {made['model']} on {recorded_on()}: "
+        f"prices fitted to {made['fitted_to']}. "
         f"A decode step with every slot busy takes {1e3 * result['decode_step']:.1f} ms.",
         f"These arrivals offered a load of {result['realised_load']:.2f}. When the last request came, "
         f"{waiting[0]} waited with A and {waiting[1]} with B.",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import html
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .costmodel import SimulatedEngine, count_work
+from .costmodel import CONTEXT, BeyondFitted, SimulatedEngine, Work, step_work
 from .loop import Engine, PolicyError, serve
 from .metrics import SLO, Summary, summarise
 from .policies import Policy, first_come
 from .progress import default_progress
-from .recorded import CONTEXT, recorded_cost, recorded_on
+from .recorded import recorded_cost, recorded_on
 from .request import Request, whole
 from .run import Run
 from .workload import HEADLINE, Workload, realised_load
@@ -107,8 +108,8 @@ def race(
     """Serve the same requests with each policy, one after the other, on one engine.
 
     requests   a list, or a workload, whose load is scaled to this engine
-    engine     None: simulated at the prices of the recorded machine, with as many slots as the policies
-               want and room for the longest request. A real engine measures, in a single round
+    engine     None: simulated at the recorded prices, with as many slots as the policies want and room
+               for the longest request. A real engine measures, in a single round
     slo        limits for goodput; None: the post's, 25 and 3 full decode steps of this engine
 
     ValueError if there is no policy or no request. An error of the engine's own is not caught.
@@ -123,10 +124,11 @@ def race(
     step = full_decode_step(engine)
     asked = requests.requests(step) if isinstance(requests, Workload) else requests
     slo = slo or SLO.relative(step)
-    entries = tuple(
-        _entry(name, policy, asked, engine, slo)
-        for name, policy in zip(_names(policies), policies, strict=True)
-    )
+    with warnings.catch_warnings(action="ignore", category=BeyondFitted):  # the note says it
+        entries = tuple(
+            _entry(name, policy, asked, engine, slo)
+            for name, policy in zip(_names(policies), policies, strict=True)
+        )
     return Race(entries, _note(entries, asked, given, engine, step, slo))
 
 
@@ -144,7 +146,7 @@ def full_decode_step(engine: Engine) -> float:
     """Seconds of a decode step with every slot busy: computed if the engine is simulated, else measured."""
     context = min(CONTEXT, engine.max_model_len)
     if isinstance(engine, SimulatedEngine):
-        return engine.cost.price(count_work([(context - 1, 1, True)] * engine.max_num_seqs))
+        return engine.cost.full_decode_step(engine.max_num_seqs, context)
     from .measure import full_batch_decode_step
 
     return full_batch_decode_step(engine, context)
@@ -255,7 +257,7 @@ def _note(
     step: float,
     slo: SLO,
 ) -> str:
-    """Where the numbers come from: engine, requests, load, limits, and how many requests were refused."""
+    """Where the numbers come from: engine, requests, load, limits, refused requests, guessed prices."""
     if given is None:
         source = f"Simulated at the prices of a machine ({recorded_on()})"
     else:
@@ -265,9 +267,20 @@ def _note(
     limits = f"limits: TTFT {slo.ttft:.3g} s, TPOT {1e3 * slo.tpot:.3g} ms"
     refused = max((len(requests) - len(entry.run.submitted) for entry in entries if entry.run), default=0)
     less = f"; {refused} refused, {_first_refusal(entries)}" if refused else ""
-    return f"{source}. {len(requests)} requests, {offered}; {limits}{less}."
+    return f"{source}. {len(requests)} requests, {offered}; {limits}{less}.{_guessed(entries, engine)}"
 
 
 def _first_refusal(entries: Sequence[Entry]) -> str:
     events = [event for entry in entries if entry.run for event in entry.run.events]
     return next(f"the first: {event.detail}" for event in events if event.kind == "refuse")
+
+
+def _guessed(entries: Sequence[Entry], engine: Engine) -> str:
+    """A sentence on steps far beyond what the simulated engine's prices were fitted to, if there are any."""
+    runs = [entry.run for entry in entries if entry.run]
+    if not runs or not isinstance(engine, SimulatedEngine):
+        return ""
+    works = [step_work(step) for run in runs for step in run.log]
+    beyond = engine.cost.beyond(Work(*map(max, zip(*works, strict=True))))
+    told = f" Times of the largest steps are a guess, beyond what was fitted: {'; '.join(beyond)}."
+    return told if beyond else ""

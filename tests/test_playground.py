@@ -11,30 +11,20 @@ import pytest
 
 from llmserve.costmodel import SimulatedEngine
 from llmserve.loop import serve
-from llmserve.measure import decode_chunks
 from llmserve.metrics import SLO, summarise
-from llmserve.playground import (
-    CONTEXT,
-    CONTROLS,
-    POLICIES,
-    complete,
-    cost_model,
-    decode_step,
-    play,
-    simulate,
-    states,
-)
+from llmserve.playground import CONTROLS, POLICIES, complete, play, simulate, states
 from llmserve.playtext import answer, explain, sentences, table
 from llmserve.policies import Chunked, Static
+from llmserve.recorded import recorded_cost
 from llmserve.workload import HEADLINE
 
 FEW = {"requests": 16}
 
 
 def test_the_numbers_are_those_of_serve_and_summarise() -> None:
-    step = cost_model().seconds(decode_chunks(8, CONTEXT))
+    step = recorded_cost().full_decode_step(8)
     requests = HEADLINE.with_(num_requests=48, load=1.2, seed=5).requests(step)
-    engine = SimulatedEngine(8, HEADLINE.max_model_len, cost_model())
+    engine = SimulatedEngine(8, HEADLINE.max_model_len, recorded_cost())
     result = simulate({"load": 1.2, "seed": 5, "policy_b": "Chunked"})
     assert result["decode_step"] == step
     for side, policy in (("A", Static(8)), ("B", Chunked(8, 128))):
@@ -122,11 +112,6 @@ def test_every_control_works_at_both_ends(end: str) -> None:
                 **({"slots": 8} if control.name == "budget" else {}),
             }
         )
-
-
-def test_the_load_is_in_decode_steps_of_the_recorded_machine() -> None:
-    assert decode_step(8) == cost_model().seconds(decode_chunks(8, CONTEXT))
-    assert decode_step(1) < decode_step(16)
 
 
 def test_the_worker_gets_answers_in_json() -> None:

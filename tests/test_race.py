@@ -140,6 +140,18 @@ def test_without_an_engine_the_recorded_machine_is_simulated() -> None:
     assert "realised load 0." in found.note
 
 
+def test_steps_beyond_the_fit_are_told_in_the_note_and_not_warned_of_besides() -> None:
+    cost = CostModel(overhead=1.0, fitted=Work(8, 8, 100, 100, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        far = race([Static(2), Continuous(2)], [ask("long", 40, 1)], SimulatedEngine(2, 64, cost)).note
+        near = race([Static(2)], REQUESTS, SimulatedEngine(2, 64, cost)).note
+    assert far.endswith(
+        "are a guess, beyond what was fitted: 40 tokens, at most 8 fitted; 820 pairs, at most 100 fitted."
+    )
+    assert "guess" not in near
+
+
 def test_one_policy_may_come_without_a_list_and_a_workload_queued_at_the_start() -> None:
     found = race(Static(8), ZOMBIES, SimulatedEngine(8, 224, CostModel(overhead=1.0)))
     assert found.note.startswith("Simulated. 48 requests, all queued at the start; limits: TTFT 25 s")
@@ -157,26 +169,3 @@ def test_the_real_engine_races_too() -> None:
     found = race([Static(2), Broken(2), Continuous(2)], requests, slot_engine(2))
     assert found.note.startswith("Measured, one round. 4 requests")
     assert list(found.runs) == ["Static(2)", "Continuous(2)"]
-
-
-# -- the recorded prices ---------------------------------------------------------------------------
-
-
-def reading(table: str, metric: str, row: str) -> float:
-    from llmserve import readings
-
-    return float(readings.recorded(table).loc[row, metric])
-
-
-def test_the_recorded_line_goes_through_the_readings_it_is_made_of() -> None:
-    cost = recorded.recorded_cost()
-    assert cost.price(Work(8, 8, 8 * 120, 8 * 120, 0)) == pytest.approx(reading("six", "tpot_p50", "Static"))
-    far = reading("long-prompts", "step_max", "Chunked(512)") / 1e3
-    assert cost.price(Work(512, 1, 512, 512, 1)) == pytest.approx(far)
-    assert cost.knee == pytest.approx(reading("machine", "value", "predicted_knee"))
-
-
-def test_without_readings_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "_text", lambda name: "chapter,table,metric,row,round,value\n")
-    with pytest.raises(RuntimeError, match=r"no recorded tpot_p50 of Static.*make record"):
-        recorded.recorded_cost()

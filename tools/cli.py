@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     html = commands.add_parser("html", help="render what ran last")
     html.add_argument("--draft", action="store_true", help="also what is stale or not run, under a banner")
     commands.add_parser("record", help="run every chapter at full scale and write down what came out")
-    commands.add_parser("cost", help="measure the step times that the playground runs on (some minutes)")
+    commands.add_parser("cost", help="measure the step times that the package simulates with (some minutes)")
     commands.add_parser("serve", help="serve the built book on localhost")
     return parser
 

@@ -1,4 +1,4 @@
-"""`python -m tools cost`: measure the step times that the playground runs on, and write down the prices."""
+"""`python -m tools cost`: measure the step times that are simulated with, and write down the prices."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ def measure(project: Project, settings: Settings) -> None:
     # Heavy, and no other command of the tools needs them.
     import torch
 
+    from llmserve.costmodel import CONTEXT
     from llmserve.fit import fit
     from llmserve.lab import Lab
     from llmserve.loop import serve
     from llmserve.measure import full_batch_decode_step
-    from llmserve.playground import CONTEXT, POLICIES, complete
+    from llmserve.playground import POLICIES, complete
     from llmserve.workload import HEADLINE
 
     torch.set_num_threads(settings.threads)
