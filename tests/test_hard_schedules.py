@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.build import POLICIES, ask, events, finish, lanes, open_loop, plans, tokens_by_rule, unit_engine
 from helpers.tiny import VOCAB, prompt_ids, slot_engine, tiny_model
-from helpers.worlds import World, assert_as_alone, every_world
+from helpers.worlds import BATCHED, LOOP, SIMULATED, World, assert_as_alone, every_world
 
 from llmserve.costmodel import SimulatedEngine
 from llmserve.kv import CatCache, SlotCache
@@ -83,7 +83,9 @@ def test_numbers_of_slots_may_be_numpys() -> None:
     assert repr(Chunked(np.int64(2), np.int32(8))) == repr(Chunked(2, 8))
 
 
-@every_world
+@pytest.mark.parametrize(
+    "world", (SIMULATED, BATCHED, LOOP), ids=lambda world: world.name
+)  # blocks have no slots
 @every_policy
 @pytest.mark.parametrize(("asked", "there"), [(4, 2), (2, 4), (9, 9)], ids=str)
 def test_policy_and_engine_may_disagree_on_slots_and_the_smaller_number_holds(
