@@ -14,6 +14,7 @@ from .loop import serve
 from .models.gpt2 import GPT2
 from .policies import Continuous
 from .pool import Pool
+from .progress import silent
 from .request import Chunk, Request, StepResult
 
 T = TypeVar("T")
@@ -113,5 +114,5 @@ def measure_loop_seconds(max_num_seqs: int = 8, output_tokens: int = 200) -> flo
     engine = SimulatedEngine(max_num_seqs, output_tokens + 1)
     requests = [Request(f"r{i}", (0,), output_tokens, ignore_eos=True) for i in range(max_num_seqs)]
     start = time.perf_counter()
-    run = serve(requests, Continuous(max_num_seqs), engine, progress=lambda done, total: None)
+    run = serve(requests, Continuous(max_num_seqs), engine, progress=silent)
     return (time.perf_counter() - start) / len(run.log)

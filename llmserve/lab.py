@@ -15,10 +15,12 @@ import torch
 from IPython.display import HTML, Markdown, display
 
 from . import hardware
+from .blockcost import scattered
 from .engine import Engine, measure_loop_seconds
-from .kv import SlotCache
+from .kv import PagedCache, SlotCache
 from .measure import decode_chunks
 from .models.load import load_gpt2, resolve_weights
+from .request import Chunk
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -75,9 +77,19 @@ class Lab:
         """A warm engine with a slot cache, and the attention that goes with the products."""
         model, attention = self.model, "streamed" if self.settings.products == "streamed" else "batched"
         cache = SlotCache(model.config, max_num_seqs, max_model_len, model.dtype, model.device, attention)
-        engine = Engine(model, cache, self.loop_seconds)
+        return self._warm(cache, decode_chunks(max_num_seqs, max_model_len // 2))
+
+    def paged_engine(self, num_blocks: int, block_size: int, max_model_len: int, **more: Any) -> Engine:
+        """The same with a paged cache; `more` as PagedCache takes it (reserve, sharing)."""
+        model, attention = self.model, "streamed" if self.settings.products == "streamed" else "gathered"
+        form = {"dtype": model.dtype, "device": model.device, "attention": attention}
+        cache = PagedCache(model.config, num_blocks, block_size, max_model_len, **form, **more)
+        return self._warm(cache, scattered(decode_chunks(1, block_size), block_size, num_blocks))
+
+    def _warm(self, cache: SlotCache | PagedCache, chunks: list[Chunk]) -> Engine:
+        engine = Engine(self.model, cache, self.loop_seconds)
         for _ in range(3):
-            engine.step(decode_chunks(max_num_seqs, max_model_len // 2))
+            engine.step(chunks)
         return engine
 
     @cached_property

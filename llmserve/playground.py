@@ -18,6 +18,7 @@ from .life import spans
 from .loop import serve
 from .metrics import SLO, summarise
 from .policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Policy, Static
+from .progress import silent
 from .recorded import recorded_cost
 from .request import whole
 from .run import Run, Step
@@ -105,11 +106,7 @@ def play(settings: Mapping[str, Any]) -> dict[str, Run]:
     requests = workload(values).requests(cost.full_decode_step(slots))
     engine = SimulatedEngine(slots, HEADLINE.max_model_len, cost)
     policies = {side: POLICIES[values[f"policy_{side.lower()}"]](values) for side in SIDES}
-    # A progress bar would only flicker: both runs take a moment.
-    return {
-        side: serve(requests, policy, engine, progress=lambda done, total: None)
-        for side, policy in policies.items()
-    }
+    return {side: serve(requests, policy, engine, progress=silent) for side, policy in policies.items()}
 
 
 def simulate(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,12 @@ def table(name: str) -> pd.DataFrame:
         return pd.read_csv(file)
 
 
+def published() -> dict[str, float]:
+    """Figures of other systems, from papers, by name: data/published.csv says whose they are."""
+    text = resources.files("llmserve").joinpath("data", "published.csv").read_text(encoding="utf-8")
+    return {row["what"]: float(row["value"]) for row in csv.DictReader(text.splitlines())}
+
+
 @dataclass(frozen=True)
 class PostClaim:
     """One row of the register: a claim of a post, its figures, how it came by them, what kind it is."""

@@ -10,11 +10,15 @@ from contextlib import contextmanager
 Report = Callable[[int, int], None]
 
 
+def silent(done: int, total: int) -> None:
+    """The progress of what takes a moment: a bar would only flicker."""
+
+
 @contextmanager
 def default_progress(label: str, progress: Report | None = None, unit: str = "request") -> Iterator[Report]:
     """The given callback, or a tqdm bar in a live notebook, or nothing."""
     if progress or not in_live_notebook():
-        yield progress or (lambda done, total: None)
+        yield progress or silent
         return
     from tqdm.auto import tqdm
 

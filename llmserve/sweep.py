@@ -21,7 +21,7 @@ from .costmodel import SimulatedEngine
 from .loop import serve
 from .metrics import SLO, summarise
 from .policies import Policy
-from .progress import default_progress
+from .progress import default_progress, silent
 from .request import Request
 from .run import Run
 from .settings import available_cores
@@ -115,7 +115,7 @@ def _simulate(policy: Policy, workload: Workload, requests: list[Request], engin
         max_model_len=workload.max_model_len,
         seed=workload.seed,  # a seed draws its own noise too
     )
-    return serve(requests, policy, engine, progress=lambda done, total: None)
+    return serve(requests, policy, engine, progress=silent)
 
 
 def capacity(

@@ -70,6 +70,7 @@ def test_the_timeline_says_how_much_of_each_batch_was_useful(run: Run) -> None:
 
 def figures(run: Run) -> list[Figure]:
     return [
+        plots.block_tables({"A": [0, 3], "B": [0, 1, 5]}, {"A": 5, "B": 11}, num_blocks=7, block_size=4),
         plots.engine_rates(beside.recorded(), most=177.0),
         plots.timeline(run),
         plots.timeline(serve([ask("a", output=3)], Static(2), unit_engine(2)), num_batches=1),

@@ -1,6 +1,7 @@
 """Every figure of the book, one function each. They return a matplotlib Figure."""
 
 from .bars import launch_sizes, metric_dots, spread
+from .blocks import block_tables
 from .caches import caches
 from .comparison import against_post
 from .engines import engine_rates
@@ -13,6 +14,7 @@ from .timeline import lives, timeline, timelines
 __all__ = [
     "POLICY_COLORS",
     "against_post",
+    "block_tables",
     "caches",
     "engine_rates",
     "frontier",
