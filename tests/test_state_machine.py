@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from llmserve.blocks import BlockPool
 from llmserve.loop import Loop
 from llmserve.request import Request
 
@@ -38,6 +40,7 @@ class Expected:
 class Model:
     requests: dict[str, Expected] = field(default_factory=dict)
     steps: int = 0
+    events: int = 0  # of the log, seen so far
 
 
 class Serving(RuleBasedStateMachine):
@@ -58,6 +61,15 @@ class Serving(RuleBasedStateMachine):
 
     def alone(self, request: Request) -> list[int]:
         return tokens_by_rule(request, VOCAB, self.eos)
+
+    def found(self, start: int) -> int:
+        """Tokens of a request that enters which are in the cache already, if it starts there."""
+        return 0
+
+    def most(self, pool: Any) -> int:
+        """How many can hold memory; with slots, each holds as much."""
+        assert pool.reserved_tokens == len(self.loop.running) * pool.slot_tokens
+        return pool.num_slots
 
     @rule(prompt=PROMPTS, output=st.integers(1, 9), later=st.sampled_from([0.0, 0.0, 0.5, 7.0]))
     def submit(self, prompt: list[int], output: int, later: float) -> None:
@@ -105,6 +117,9 @@ class Serving(RuleBasedStateMachine):
         if step is None:
             return False
         self.model.steps += 1
+        events = self.loop.run.events
+        entered = {event.request_id for event in events[self.model.events :] if event.kind == "admit"}
+        self.model.events = len(events)
         assert any(chunk.kind != "zombie" for chunk in step.chunks)
         for chunk in step.chunks:
             expected = self.model.requests[chunk.request_id]
@@ -113,6 +128,8 @@ class Serving(RuleBasedStateMachine):
                 assert expected.ended and (chunk.start, chunk.num_tokens) == (expected.computed - 1, 1)
                 continue
             assert not expected.ended, "no one computes for who has ended"
+            if chunk.request_id in entered:  # at first, or again after a preemption
+                expected.computed = self.found(chunk.start)
             assert chunk.start == expected.computed and expected.request.arrival_time <= step.start
             expected.computed += chunk.num_tokens
             assert expected.computed <= known
@@ -138,8 +155,7 @@ class Serving(RuleBasedStateMachine):
         loop, pool = self.loop, self.loop.pool
         pool.check()
         assert pool.free_tokens + pool.reserved_tokens == pool.total_tokens
-        assert pool.reserved_tokens == len(loop.running) * pool.slot_tokens
-        assert len(loop.running) <= min(self.policy.max_num_seqs, pool.num_slots)
+        assert len(loop.running) <= min(self.policy.max_num_seqs, self.most(pool))
         where = [*loop.running, *loop.waiting, *(entry[2] for entry in loop.future)]
         assert len({sequence.id for sequence in where}) == len(where), "each is in one place"
         alive = {name for name, expected in self.model.requests.items() if not expected.ended}
@@ -163,7 +179,24 @@ class Real(Serving):
         return generate(request, self.eos)
 
 
+class Paged(Serving):
+    """In blocks of four, so few that sequences are preempted, with beginnings that are found again."""
+
+    def engine(self, slots: int, eos: int | None) -> Any:
+        memory = partial(BlockPool, 5 + slots, 4, slots % 2)
+        return simulated_engine(slots, eos_token_id=eos, memory=memory)
+
+    def found(self, start: int) -> int:
+        assert start % 4 == 0
+        return start
+
+    def most(self, pool: Any) -> int:
+        return pool.num_blocks
+
+
 TestSimulated = Serving.TestCase
 TestSimulated.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+TestPaged = Paged.TestCase
+TestPaged.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
 TestReal = Real.TestCase
 TestReal.settings = settings(max_examples=12, stateful_step_count=25, deadline=None, derandomize=True)
