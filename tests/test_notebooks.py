@@ -1,5 +1,6 @@
 """How chapters are stored, and that nothing in the repository speaks of one machine."""
 
+import re
 import subprocess
 import sys
 from importlib import util
@@ -17,6 +18,8 @@ NOTEBOOKS = sorted(
     path for path in (ROOT / "book").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
 )
 MAX_LINES = 25  # of code in a cell: what a reader takes in at once
+EXERCISE = re.compile(r":::\{exercise-start\}\n:label: (\S+)\n:::\n(.+?)\n:::\{exercise-end\}", re.S)
+SOLUTION = re.compile(r":::\{solution-start\} (\S+)\n:class: dropdown\n:::\n(.+?)\n:::\{solution-end\}", re.S)
 # Put together here, so that this file does not hold them.
 FORBIDDEN = [
     "/work" + "/",
@@ -49,6 +52,20 @@ def test_code_cells_are_short(path: Path) -> None:
         if cell.cell_type == "code":
             lines = [line for line in cell.source.splitlines() if line.strip()]
             assert len(lines) <= MAX_LINES, f"{len(lines)} lines: {cell.source[:60]}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_every_chapter_has_exercises_whose_solutions_run(path: Path) -> None:
+    text = "\n".join(
+        f"```python\n{cell.source}\n```" if cell.cell_type == "code" else cell.source
+        for cell in read(path).cells
+    )
+    asked, solved = dict(EXERCISE.findall(text)), dict(SOLUTION.findall(text))
+    assert 2 <= len(asked) <= 4
+    assert list(asked) == list(solved)
+    assert any(re.search("predict|guess", question, re.I) for question in asked.values())
+    for label, solution in solved.items():
+        assert "```python" in solution, f"{label}: the solution is not run"
 
 
 def test_every_chapter_starts_with_the_same_hidden_cell_for_colab() -> None:
