@@ -66,16 +66,16 @@ def available_cores() -> int:
     return max(1, min(cores, math.floor(quota)) if quota else cores)
 
 
-def cgroup_quota() -> float | None:
+def cgroup_quota(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
     """CPUs granted by the container (cgroup v2, then v1), or None where there is no limit."""
     try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limit, period = (folder / "cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
         pass
     try:
-        limit = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
-        period = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
+        limit = int((folder / "cpu/cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu/cpu.cfs_period_us").read_text())
         return limit / period if limit > 0 else None
     except (OSError, ValueError):
         return None

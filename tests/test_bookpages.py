@@ -13,6 +13,7 @@ import pytest
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 CHAPTERS = sorted(BOOK.glob("*.ipynb"))
+PAGES = sorted(path for path in BOOK.glob("*.md") if path.stem not in ("glossary", "api"))
 LINK = re.compile(r"\]\((?!https?:)(?P<file>[^)#\s]*)(?:#(?P<part>[^)\s]*))?\)")
 
 
@@ -47,6 +48,15 @@ def test_links_of_a_chapter_work_in_any_notebook_program(chapter: Path) -> None:
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.name)
 def test_a_term_is_in_the_glossary_and_linked_once(chapter: Path) -> None:
     linked = Counter(found["part"] for found in LINK.finditer(text_of(chapter)) if found["part"])
+    assert linked
+    assert not set(linked) - terms()
+    assert set(linked.values()) == {1}, [term for term, times in linked.items() if times > 1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_page_leads_to_a_term_once(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    linked = Counter(re.findall(r"[(\"]glossary\.(?:md|html)#(term-[^)\"]+)", text))
     assert linked
     assert not set(linked) - terms()
     assert set(linked.values()) == {1}, [term for term, times in linked.items() if times > 1]

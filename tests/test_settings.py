@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
-from llmserve import lab
+from llmserve import lab, settings
 from llmserve.__main__ import main
 from llmserve.models import load
-from llmserve.settings import Settings, available_cores
+from llmserve.settings import Settings, available_cores, cgroup_quota
 
 
 def test_the_defaults_are_quick_and_on_the_cpu() -> None:
@@ -38,6 +40,33 @@ def test_every_choice_is_read() -> None:
 def test_a_bad_choice_names_itself_and_the_remedy(name: str, value: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Settings.from_env({f"LLMSERVE_{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+    ids=["v2", "v2 without a limit", "v1", "v1 without a limit", "no cgroups"],
+)
+def test_the_quota_of_a_container_is_read(tmp_path: Path, files: dict[str, str], cpus: float | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cgroup_quota(tmp_path) == cpus
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (12.0, 8), (2.0, 2), (1.5, 1), (0.5, 1)])
+def test_threads_are_what_the_container_grants(
+    quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr(settings, "cgroup_quota", lambda: quota)
+    assert Settings.from_env({}).threads == cores
 
 
 def test_scale_decides_sizes_and_rounds() -> None:

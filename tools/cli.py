@@ -1,4 +1,4 @@
-"""`python -m tools book | test | chapter N | html | record | cost | serve`: what `make` calls."""
+"""`python -m tools book | test | chapter N | html | record | cost | serve | address`: what `make` calls."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from llmserve.settings import Settings
 from tools import cost as costs
 from tools import record as recording
+from tools import repository
 from tools.execute import Outcome, execute, require
 from tools.keys import last_or_given, read_settings, save_last
 from tools.lock import exclusive
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("record", help="run every chapter at full scale and write down what came out")
     commands.add_parser("cost", help="measure the step times that the package simulates with (some minutes)")
     commands.add_parser("serve", help="serve the built book on localhost")
+    commands.add_parser("address", help="write the repository's address into the README and the chapters")
     return parser
 
 
@@ -100,7 +102,18 @@ def cost(project: Project, options: argparse.Namespace) -> None:
     costs.measure(project, read_settings())
 
 
+def address(project: Project, options: argparse.Namespace) -> None:
+    slug = repository.detect(project.root)
+    if not slug:
+        raise ToolError(
+            "No repository on GitHub: `git remote add origin https://github.com/OWNER/NAME`, then try again."
+        )
+    changed = repository.write(project.root, slug)
+    print(f"https://github.com/{slug}: written into {len(changed)} files; look at it with git diff.")
+
+
 COMMANDS = {"book": book, "test": test, "chapter": chapter, "html": html, "record": record, "cost": cost}
+COMMANDS |= {"address": address}
 
 
 def run_chapters(

@@ -1,4 +1,8 @@
-"""Which GitHub repository this is, as "owner/name": from GitHub Actions, else from the git remote."""
+"""Which GitHub repository this is, as "owner/name": from GitHub Actions, else from the git remote.
+
+The README's badges and the cell with which a chapter starts on Colab are read on GitHub as they are
+stored, so they have an address in them: OWNER/NAME until `python -m tools address` writes another.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ REMOTE = re.compile(
     re.X | re.I,
 )
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
+BADGE = re.compile(r"mybinder\.org/v2/gh/([^/]+/[^/]+)/")
 
 
 def parse_remote(url: str) -> str | None:
@@ -33,6 +38,24 @@ def detect(root: Path, environ: Mapping[str, str] = os.environ) -> str | None:
         return parse_remote(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     except (OSError, subprocess.CalledProcessError):  # no git, no repository or no remote
         return None
+
+
+def written(root: Path) -> str:
+    """owner/name as the README's badges have it."""
+    return BADGE.search((root / "README.md").read_text(encoding="utf-8"))[1]
+
+
+def write(root: Path, slug: str) -> list[Path]:
+    """Put owner/name into the README and the chapters; those that had another come back."""
+    old = re.compile(rf"(?<=/){re.escape(written(root))}(?![\w.-])")
+    changed = []
+    for path in (root / "README.md", *sorted((root / "book").glob("*.ipynb"))):
+        text = path.read_text(encoding="utf-8")
+        made = old.sub(slug, text)
+        if made != text:
+            path.write_text(made, encoding="utf-8")
+            changed.append(path)
+    return changed
 
 
 def _valid(slug: str) -> str | None:

@@ -16,8 +16,9 @@ from tools.execute import fresh_copy, newest_copy
 from tools.project import Project, ToolError
 
 BINDER = "https://mybinder.org"
+COLAB = "https://colab.research.google.com"
 OWN_MIME = "application/vnd.llmserve"  # how the types of what only programs read begin
-ADDRESS = "https://github.com/OWNER/NAME"  # on the page that tells how to get the book
+ADDRESS = "https://github.com/OWNER/NAME"  # where the book is fetched from: on a page, and in the chapters
 FIGURE_MARK = "<!-- signature figure -->"
 FIGURE = """:::{figure} _static/headline.png
 :alt: Six panels, a row for each policy, on the recorded machine, with the post's values as diamonds.
@@ -62,7 +63,8 @@ def stage(project: Project, settings: Settings, draft: bool) -> list[str]:
     machine_page.place(project, settings, source / "book" / "machine.md")
     _place_figure(source / "book")
     if slug:
-        _place_address(source / "book" / "running.md", slug)
+        for page in (source / "book").glob("*"):
+            _place_address(page, slug)
     return [chapter.name for chapter in missing]
 
 
@@ -75,23 +77,26 @@ def _place_figure(book: Path) -> None:
 
 def _place_address(page: Path, slug: str) -> None:
     """This repository's own address in the commands that fetch it."""
-    if page.is_file():
+    if page.suffix in (".ipynb", ".md"):
         text = page.read_text(encoding="utf-8").replace(ADDRESS, f"https://github.com/{slug}")
         page.write_text(text, encoding="utf-8")
 
 
 def with_repository(config: dict[str, Any], slug: str | None, first_page: str) -> dict[str, Any]:
-    """The settings with this repository's buttons and badge; without a repository the file has none."""
+    """The settings with this repository's buttons and badges; without a repository the file has none."""
     if not slug:
         return config
     made = deepcopy(config)
     made["repository"]["url"] = f"https://github.com/{slug}"
     made["html"] |= {"use_repository_button": True, "use_issues_button": True}
-    made["launch_buttons"]["binderhub_url"] = BINDER
-    launch = f"{BINDER}/v2/gh/{slug}/{made['repository']['branch']}?urlpath=lab/tree/{first_page}"
-    made["parse"]["myst_substitutions"]["binder_badge"] = (
-        f"[![Open on Binder]({BINDER}/badge_logo.svg)]({launch})"
-    )
+    made["launch_buttons"] |= {"binderhub_url": BINDER, "colab_url": COLAB}
+    branch = made["repository"]["branch"]
+    on_binder = f"{BINDER}/v2/gh/{slug}/{branch}?urlpath=lab/tree/{first_page}"
+    on_colab = f"{COLAB}/github/{slug}/blob/{branch}/{first_page}"
+    made["parse"]["myst_substitutions"] |= {
+        "binder_badge": f"[![Open on Binder]({BINDER}/badge_logo.svg)]({on_binder})",
+        "colab_badge": f"[![Open on Colab]({COLAB}/assets/colab-badge.svg)]({on_colab})",
+    }
     return made
 
 
