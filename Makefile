@@ -26,8 +26,8 @@ chapter: $(INSTALLED) ## run one chapter and build the book: make chapter N=1
 html: $(INSTALLED) ## build the book from what ran last; DRAFT=1 also from what is stale or has not run
 	@$(PY) -m tools html $(if $(filter-out 0,$(DRAFT)),--draft)
 
-record: $(INSTALLED) ## run everything at full scale (over an hour) and write down what came out
-	@$(PY) -m tools record
+record: $(INSTALLED) ## run all at full scale (over an hour), or make record N=1,2, and write it down
+	@$(PY) -m tools record $(if $(N),"$(N)")
 
 serve: $(INSTALLED) ## open the built book on localhost
 	@$(PY) -m tools serve

@@ -1,4 +1,4 @@
-"""A chapter's readings, kept in its cell's output; and those of the recorded run, to stand beside them."""
+"""A chapter's readings, kept in its cell's output; and its recorded ones, to stand beside them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import pandas as pd
@@ -46,12 +47,10 @@ def keep(table: str, values: Readings, note: str) -> None:
 
 
 def recorded(table: str) -> pd.DataFrame:
-    """Medians of the recorded run, a row each, a column a metric; empty if there is none of this table."""
-    path = resources.files("llmserve").joinpath("data", "recorded", "readings.csv")
-    if not path.is_file():
+    """Medians of the recorded table, a row each, a column a metric; empty if there is none of it."""
+    rows = _lines(table)
+    if rows.empty:
         return pd.DataFrame()
-    with path.open(encoding="utf-8") as file:
-        rows = pd.read_csv(file, dtype={"row": str}).query("table == @table")
     medians = rows.groupby(["row", "metric"], sort=False).value.median().unstack()
     return medians.reindex(rows.row.unique())
 
@@ -73,13 +72,29 @@ def column(table: str, metric: str, rows: Iterable[Any]) -> list[float | None]:
     return [values.get(str(row)) for row in rows]
 
 
-def recorded_machine() -> dict[str, Any]:
-    """What machine the recorded run was made on, and how; empty if nothing is recorded."""
-    path = resources.files("llmserve").joinpath("data", "recorded", "machine.json")
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def recorded_machine(table: str) -> dict[str, Any]:
+    """What machine this table was recorded on, and how; empty if it is not recorded."""
+    rows = _lines(table)
+    if rows.empty:
+        return {}
+    runs = json.loads(_data("machine.json").read_text(encoding="utf-8"))
+    return next(run for run in runs if rows.chapter.iloc[0] in run["chapters"])
 
 
-def recorded_column() -> str:
-    """The heading over recorded numbers."""
-    stamp = recorded_machine()
+def recorded_column(table: str) -> str:
+    """The heading over the recorded numbers of this table."""
+    stamp = recorded_machine(table)
     return f"recorded ({stamp['cpu']}, {stamp['cores']} cores)" if stamp else "recorded"
+
+
+def _lines(table: str) -> pd.DataFrame:
+    """The recorded readings of a table, a line each; empty if there is none of it."""
+    path = _data("readings.csv")
+    if not path.is_file():
+        return pd.DataFrame()
+    with path.open(encoding="utf-8") as file:
+        return pd.read_csv(file, dtype={"row": str}).query("table == @table")
+
+
+def _data(name: str) -> Traversable:
+    return resources.files("llmserve").joinpath("data", "recorded", name)

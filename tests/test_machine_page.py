@@ -1,4 +1,4 @@
-"""The page of the recorded machine: filled from the record, and whole without one."""
+"""The page of the recorded runs: a column each, and whole without one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ RECORDED = {
     "scale": "full",
     "threads": 2,
     "date": "2026-11-29",
-    "seconds": 3725,
     "chapters": {"00-one": 65, "09-gone": 3660},
 }
 
@@ -37,10 +36,10 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def write_record(project: Project) -> None:
+def write_record(project: Project, *more: dict) -> None:
     folder = record.folder(project)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "machine.json").write_text(json.dumps(RECORDED))
+    (folder / "machine.json").write_text(json.dumps([RECORDED, *more]))
 
 
 def page(project: Project) -> str:
@@ -50,7 +49,7 @@ def page(project: Project) -> str:
 def test_the_recorded_machine_stands_beside_this_one(project: Project) -> None:
     write_record(project)
     text = page(project)
-    here = record.stamp(SETTINGS, ())
+    here = record.stamp(SETTINGS)
     assert f"| processor | Abacus 9000 | {here['cpu']} |" in text
     assert f"| torch | 2.13.0+cpu | {here['torch']} |" in text
     assert "| scale | full | quick |" in text and "| threads | 2 | 3 |" in text
@@ -62,16 +61,28 @@ def test_the_recorded_machine_stands_beside_this_one(project: Project) -> None:
 def test_the_times_lead_to_chapters_that_exist(project: Project) -> None:
     write_record(project)
     text = page(project)
-    assert "Recorded on 2026-11-29." in text
+    assert "| chapter | recorded on 2026-11-29 |" in text
     assert "| {doc}`00-one` | 1:05 |" in text
     assert "| 09-gone | 61:00 |" in text
     assert "| together | 62:05 |" in text
 
 
+def test_a_second_run_has_a_column_of_its_own(project: Project) -> None:
+    second = {**RECORDED, "cpu": "Zuse Z3", "date": "2027-01-02", "chapters": {"01-two": 70}}
+    write_record(project, second)
+    text = page(project)
+    here = record.stamp(SETTINGS)
+    assert "|  | recorded on 2026-11-29 | recorded on 2027-01-02 | these pages |" in text
+    assert f"| processor | Abacus 9000 | Zuse Z3 | {here['cpu']} |" in text
+    assert "| {doc}`00-one` | 1:05 |  |" in text
+    assert "| {doc}`01-two` |  | 1:10 |" in text
+    assert "| together | 62:05 | 1:10 |" in text
+
+
 def test_without_a_record_the_page_says_so(project: Project) -> None:
     text = page(project)
     assert machine_page.NONE in text and "The time it took" not in text
-    assert "| scale | – | quick |" in text
+    assert "|  | these pages |" in text and "| scale | quick |" in text
 
 
 def test_the_page_is_filled_when_the_pages_are_staged(project: Project) -> None:

@@ -20,6 +20,7 @@ from llmserve.plots.timeline import batches
 from llmserve.policies import Static
 from llmserve.posts import COLUMN
 from llmserve.profiling import PARTS
+from llmserve.readings import recorded_column
 from llmserve.roofline import Peak, StepWork
 from llmserve.run import Run
 
@@ -220,3 +221,14 @@ def test_metric_dots_say_what_dots_and_diamonds_are(
     assert diamonds == ([(1.5, 1)] if post else [])
     assert not [line for line in second.lines if line.get_marker() == "D"]
     assert [panel.get_title(loc="left") for panel in figure.axes] == ["a", "b"]
+
+
+def test_recorded_squares_name_the_machine_of_their_table() -> None:
+    machine = recorded_column("light")
+    assert "(" in machine
+    dots = plots.metric_dots(
+        {"a": {"Static": [1.0]}}, {}, "M", recorded={"a": {"Static": 2.0}}, table="light"
+    )
+    assert f"squares: {machine}" in dots.get_supxlabel()
+    rows = plots.against_post(["x"], [[1.0]], [1.5], "A", "s", "#D55E00", recorded=[2.0], table="light")
+    assert machine in [text.get_text() for text in rows.legends[0].get_texts()]

@@ -12,6 +12,7 @@ from test_record import FULL, claim, outcomes
 
 from llmserve.posts import register
 from tools import record, scoreboard
+from tools.execute import Outcome
 from tools.project import Project
 from tools.stage import stage
 
@@ -40,7 +41,7 @@ def test_every_claim_of_the_posts_has_one_row(project: Project) -> None:
     for claim_ in register().values():
         assert len(re.findall(rf"^{claim_.id}: ", text, flags=re.M)) == 1
         assert claim_.claim in row(text, claim_.id)
-    assert text.startswith("# Scoreboard\n\nWords.\n\n| | recorded machine | this machine |")
+    assert text.startswith("# Scoreboard\n\nWords.\n\n| | recorded | here |")
 
 
 def test_what_did_not_run_and_what_is_not_built_say_so(project: Project) -> None:
@@ -77,6 +78,18 @@ def test_recorded_readings_stand_beside(project: Project) -> None:
     record.write(project, FULL, outcomes(project))
     assert ": **Recorded:** ✓ held. Of 00-one. ({doc}`00-one`)" in row(page(project), "S4")
     assert "| ✓ held | 2 |" in page(project)
+
+
+def test_recorded_readings_name_their_machines_once_there_are_several(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for chapter, cpu in zip(project.chapters(), ("Abacus 9000", "Zuse Z3"), strict=True):
+        monkeypatch.setattr(record, "machine", lambda cpu=cpu: {"cpu": cpu, "cores": 4})
+        pretend_executed(project, chapter, FULL, [claim("S4")])
+        record.write(project, FULL, [Outcome(chapter, True, 61.4, 5)])
+    text = row(page(project), "S4")
+    assert ": **Recorded:** ✓ held. It is so. ({doc}`00-one`, Abacus 9000, 4 cores)" in text
+    assert ": **Recorded:** ✓ held. It is so. ({doc}`01-two`, Zuse Z3, 4 cores)" in text
 
 
 def test_open_claims_name_the_chapter_that_answers(project: Project) -> None:

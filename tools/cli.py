@@ -1,4 +1,4 @@
-"""`python -m tools book | test | chapter N | html | record | cost | serve | address`: what `make` calls."""
+"""`python -m tools book | test | chapter N | html | record [N] | cost | serve | address`: what make calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("number", type=int, help="as in the file's name: 1 for 01-static")
     html = commands.add_parser("html", help="render what ran last")
     html.add_argument("--draft", action="store_true", help="also what is stale or not run, under a banner")
-    commands.add_parser("record", help="run every chapter at full scale and write down what came out")
+    record = commands.add_parser("record", help="run chapters at full scale and write down what came out")
+    record.add_argument("numbers", nargs="?", default="", help="1,2 for some chapters only; all without")
     commands.add_parser("cost", help="measure the step times that the package simulates with (some minutes)")
     commands.add_parser("serve", help="serve the built book on localhost")
     commands.add_parser("address", help="write the repository's address into the README and the chapters")
@@ -89,10 +90,9 @@ def html(project: Project, options: argparse.Namespace) -> None:
 
 def record(project: Project, options: argparse.Namespace) -> None:
     settings = recording.at_full_scale(read_settings())
-    print(
-        f"Everything at full scale: about {recording.expected(project)}. Leave the machine alone.", flush=True
-    )
-    outcomes = run_chapters(project, project.chapters(), settings, limit=recording.LIMIT_SECONDS)
+    chapters = project.chosen(options.numbers) if options.numbers else project.chapters()
+    print(f"At full scale: {recording.expected(project, chapters)}. Leave the machine alone.", flush=True)
+    outcomes = run_chapters(project, chapters, settings, limit=recording.LIMIT_SECONDS)
     require(outcomes)
     recording.write(project, settings, outcomes)
     print(f"Written to {project.relative(recording.folder(project))}; look at it with git diff.", flush=True)

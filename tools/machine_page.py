@@ -1,9 +1,8 @@
-"""The page of the machine that the recorded run was made on, beside the one that builds the pages."""
+"""The page of the machines that the recorded runs were made on, beside the one that builds the pages."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,7 @@ CHOICES = {
 
 def page(project: Project, settings: Settings, text: str) -> str:
     """The page's own text, with the tables at the mark."""
-    here = record.stamp(settings, ())
-    path = record.folder(project) / "machine.json"
-    there = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    there, here = record.runs(project), record.stamp(settings)
     parts = [
         _section("The machine", MACHINE, there, here),
         _section("The versions", VERSIONS, there, here),
@@ -46,24 +43,34 @@ def page(project: Project, settings: Settings, text: str) -> str:
     return text.replace(MARK, "\n\n".join(parts))
 
 
-def _section(title: str, names: Mapping[str, str], there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """A row a fact: of the recorded run, and of the machine that builds the pages."""
-    lines = [f"## {title}", "", "| | recorded run | these pages |", "|---|---|---|"]
-    lines += [
-        f"| {label} | {there.get(name, '–')} | {here.get(name, '–')} |" for name, label in names.items()
-    ]
-    return "\n".join(lines)
+def _section(
+    title: str, names: Mapping[str, str], there: Sequence[Mapping[str, Any]], here: Mapping[str, Any]
+) -> str:
+    """A row a fact: of each recorded run, and last of the machine that builds the pages."""
+    rows = [[label, *(run.get(name, "–") for run in (*there, here))] for name, label in names.items()]
+    return f"## {title}\n\n{_table(['', *_headings(there), 'these pages'], rows)}"
 
 
-def _times(project: Project, there: Mapping[str, Any]) -> str:
-    """How long each chapter of the recorded run took."""
+def _times(project: Project, there: Sequence[Mapping[str, Any]]) -> str:
+    """How long each chapter took, in the column of the run that it belongs to."""
     known = {chapter.name for chapter in project.chapters()}
-    lines = ["## The time it took", "", f"Recorded on {there['date']}.", ""]
-    lines += ["| chapter | minutes and seconds |", "|---|---|"]
-    for name, seconds in there["chapters"].items():
+    took = [run["chapters"] for run in there]
+    rows = []
+    for name in sorted(set().union(*took)):
         title = f"{{doc}}`{name}`" if name in known else name
-        lines.append(f"| {title} | {clock(seconds)} |")
-    return "\n".join([*lines, f"| together | {clock(there['seconds'])} |"])
+        rows.append([title, *(clock(times[name]) if name in times else "" for times in took)])
+    rows.append(["together", *(clock(sum(times.values())) for times in took)])
+    told = "In minutes and seconds. A chapter's recorded numbers are of the run that has a time for it."
+    return f"## The time it took\n\n{told}\n\n{_table(['chapter', *_headings(there)], rows)}"
+
+
+def _headings(there: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"recorded on {run['date']}" for run in there]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def place(project: Project, settings: Settings, target: Path) -> None:

@@ -59,13 +59,19 @@ class Project:
                 return path
         raise ToolError(f"_toc.yml names {entry}, but there is no {entry}.ipynb or {entry}.md.")
 
-    def chapter(self, number: int) -> Chapter:
+    def chapter(self, number: int | str) -> Chapter:
         chapters = self.chapters()
         for chapter in chapters:
             if chapter.number == number:
                 return chapter
         known = ", ".join(f"{c.number} ({c.name})" for c in chapters)
-        raise ToolError(f"There is no chapter {number}. There are: {known}.")
+        raise ToolError(f"There is no chapter {number!r}. There are: {known}.")
+
+    def chosen(self, numbers: str) -> list[Chapter]:
+        """The chapters of "11,12", in the order of the book; ToolError if one of them is none."""
+        asked = [number.strip() for number in numbers.split(",")]
+        chosen = {self.chapter(int(number) if number.isdecimal() else number) for number in asked}
+        return [chapter for chapter in self.chapters() if chapter in chosen]
 
 
 def _entries(node: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`make record`: every chapter at full scale, and its numbers written down with the machine's stamp."""
+"""`make record`: chapters at full scale, and their numbers written down with the machine's stamp."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from llmserve.settings import Settings
 from tools.collect import found_claims, found_readings
 from tools.execute import Outcome, fresh_copy
 from tools.progress import clock
-from tools.project import Project, ToolError, write_last
+from tools.project import Chapter, Project, ToolError, write_last
 
-EXPECTED_SECONDS = 80 * 60  # on two cores, until a record says better
 LIMIT_SECONDS = 150 * 60  # no chapter is started after this
 LIBRARIES = ("torch", "transformers", "numpy")
 FIGURE = "Six policies on the same arrivals, a panel a metric"
@@ -33,23 +32,39 @@ HEADLINE = {
     "itl_p99": ("ITL p99, ms", 1e3, ".0f"),
     "slot_efficiency": ("slot efficiency", 1, ".2f"),
 }
+SHOWN = "six"  # the table of the headline figure and of the README
 
 
 def folder(project: Project) -> Path:
     return project.root / "llmserve" / "data" / "recorded"
 
 
-def expected(project: Project) -> str:
-    """How long a record takes: as the last one did, or a first guess."""
+def runs(project: Project) -> list[dict[str, Any]]:
+    """The recorded runs, oldest first: a stamp, a date, and the seconds of each chapter that is its own."""
     path = folder(project) / "machine.json"
-    seconds = EXPECTED_SECONDS
-    if path.is_file():
-        seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
-    return clock(seconds)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def run_of(project: Project) -> dict[str, dict[str, Any]]:
+    """Each recorded chapter's run."""
+    return {name: run for run in runs(project) for name in run["chapters"]}
+
+
+def expected(project: Project, chapters: Sequence[Chapter]) -> str:
+    """How long the chapters took when they were last recorded, and how many of them never were."""
+    known = run_of(project)
+    times = [known[name]["chapters"][name] for name in (one.name for one in chapters) if name in known]
+    told = [f"about {clock(sum(times))}"] if times else []
+    if len(times) < len(chapters):
+        told.append(f"{len(chapters) - len(times)} chapter(s) of unknown length")
+    return " and ".join(told)
 
 
 def write(project: Project, settings: Settings, outcomes: Sequence[Outcome]) -> None:
-    """Write down what the executed chapters hold; ToolError, and nothing written, if one is missing."""
+    """Write down what the executed chapters hold; ToolError, and nothing written, if one is missing.
+
+    What is recorded of the book's other chapters stays as it is.
+    """
     copies = {one.chapter: fresh_copy(project, one.chapter, settings) for one in outcomes}
     missing = [chapter.name for chapter, copy in copies.items() if copy is None]
     if missing:
@@ -60,15 +75,20 @@ def write(project: Project, settings: Settings, outcomes: Sequence[Outcome]) -> 
             claims.append((one["id"], chapter.name, one["kind"], one["verdict"], one["sentence"]))
         for one in found_readings(copy):
             readings += [(chapter.name, *row) for row in _tidy(one)]
+    kept = {chapter.name for chapter in project.chapters() if chapter not in copies}
+    made = stamp(settings) | {"date": datetime.now(UTC).date().isoformat()}
+    seconds = {one.chapter.name: round(one.seconds) for one in outcomes}
     place = folder(project)
     place.mkdir(parents=True, exist_ok=True)
-    _csv(place / "claims.csv", ("id", "chapter", "kind", "verdict", "sentence"), claims)
-    _csv(place / "readings.csv", ("chapter", "table", "metric", "row", "round", "value"), readings)
-    write_last(place / "machine.json", json.dumps(stamp(settings, outcomes), indent=1) + "\n")
-    show(project)
+    _csv(place / "claims.csv", ("id", "chapter", "kind", "verdict", "sentence"), claims, kept)
+    _csv(place / "readings.csv", ("chapter", "table", "metric", "row", "round", "value"), readings, kept)
+    now = _with_run(runs(project), made, seconds, kept)
+    write_last(place / "machine.json", json.dumps(now, indent=1) + "\n")
+    if any(table == SHOWN for _, table, *_ in readings):
+        show(project)
 
 
-def stamp(settings: Settings, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def stamp(settings: Settings) -> dict[str, Any]:
     """The machine, the libraries and the choices; no paths, no host name."""
     return {
         **machine(),
@@ -79,18 +99,27 @@ def stamp(settings: Settings, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "dtype": settings.dtype,
         "products": settings.products,
         "threads": settings.threads,
-        "date": datetime.now(UTC).date().isoformat(),
-        "seconds": round(sum(outcome.seconds for outcome in outcomes)),
-        "chapters": {outcome.chapter.name: round(outcome.seconds) for outcome in outcomes},
     }
+
+
+def _with_run(
+    old: list[dict[str, Any]], made: dict[str, Any], seconds: dict[str, int], kept: set[str]
+) -> list[dict[str, Any]]:
+    """The kept chapters' runs, and last this one, together with what else it made on that date."""
+    others = []
+    for run in old:
+        left = {name: took for name, took in run["chapters"].items() if name in kept}
+        if {**run, "chapters": {}} == {**made, "chapters": {}}:
+            seconds = left | seconds
+        elif left:
+            others.append({**run, "chapters": left})
+    return [*others, {**made, "chapters": dict(sorted(seconds.items()))}]
 
 
 def show(project: Project) -> None:
     """Remake the headline figure, and the README's table from the same readings."""
-    table = _medians(project, "six")
-    if not table:
-        return
-    made = json.loads((folder(project) / "machine.json").read_text(encoding="utf-8"))
+    chapter, table = _readings(project, SHOWN)
+    made = run_of(project)[chapter]
     theirs = posts.table("headline").set_index("policy")
     theirs.index = [name.capitalize() for name in theirs.index]
     figure = plots.metric_dots(
@@ -122,15 +151,15 @@ def _table(table: dict[str, dict[str, list[float]]], made: dict[str, Any]) -> st
     return "\n".join([*lines, "", told + f"{made['dtype']}, torch {made['torch']}, medians."])
 
 
-def _medians(project: Project, table: str) -> dict[str, dict[str, list[float]]]:
-    """metric -> row -> readings of one recorded table."""
+def _readings(project: Project, table: str) -> tuple[str, dict[str, dict[str, list[float]]]]:
+    """The chapter of a recorded table, and metric -> row -> readings."""
     found: dict[str, dict[str, list[float]]] = {}
     with (folder(project) / "readings.csv").open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            if line["table"] == table:
-                of_metric = found.setdefault(line["metric"], {})
-                of_metric.setdefault(line["row"], []).append(float(line["value"]))
-    return found
+        lines = [line for line in csv.DictReader(file) if line["table"] == table]
+    for line in lines:
+        of_metric = found.setdefault(line["metric"], {})
+        of_metric.setdefault(line["row"], []).append(float(line["value"]))
+    return lines[0]["chapter"], found
 
 
 def _tidy(kept: dict[str, Any]) -> Iterable[tuple[str, str, str, int, float]]:
@@ -143,8 +172,14 @@ def at_full_scale(settings: Settings) -> Settings:
     return replace(settings, scale="full")
 
 
-def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _csv(path: Path, header: Sequence[str], rows: list[Sequence[Any]], kept: set[str]) -> None:
+    """Write the rows, with those of the kept chapters that the file has, in the order of the chapters."""
+    old: list[Sequence[Any]] = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            old = [tuple(line.values()) for line in csv.DictReader(file) if line["chapter"] in kept]
+    chapter = header.index("chapter")
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerows(sorted([*old, *rows], key=lambda row: row[chapter]))

@@ -49,7 +49,7 @@ class Reading:
     kind: str
     verdict: str
     sentence: str
-    when: str = ""  # the scale, and whether the outputs are stale
+    when: str = ""  # the scale and whether the outputs are stale; or the machine, if several are recorded
 
     @property
     def line(self) -> str:
@@ -86,13 +86,17 @@ def recorded(project: Project) -> list[Reading]:
     path = record.folder(project) / "claims.csv"
     if not path.is_file():
         return []
+    made = record.run_of(project)
+    several = len(record.runs(project)) > 1
     with path.open(encoding="utf-8", newline="") as file:
-        return [Reading(**row) for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    where = {name: f", {run['cpu']}, {run['cores']} cores" if several else "" for name, run in made.items()}
+    return [Reading(**row, when=where[row["chapter"]]) for row in rows]
 
 
 def _counts(here: list[Reading], there: list[Reading]) -> str:
     """How many readings came out how."""
-    lines = ["| | recorded machine | this machine |", "|---|---|---|"]
+    lines = ["| | recorded | here |", "|---|---|---|"]
     tallies = [Counter(r.verdict.removesuffix(" (one round only)") for r in side) for side in (there, here)]
     for verdict, sign in SIGNS.items():
         lines.append(f"| {sign} {verdict} | {tallies[0][verdict]} | {tallies[1][verdict]} |")

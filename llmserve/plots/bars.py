@@ -55,12 +55,13 @@ def metric_dots(
     other: str = COLUMN,
     dots: str = "this run, median and range",
     recorded: Mapping[str, Mapping[str, float]] | None = None,
+    table: str = "",
 ) -> Figure:
     """One panel a metric, one row a policy: this run's median and range, and others beside it.
 
     readings: metric label -> policy -> a reading a round. post: metric label -> policy -> value, a
     diamond, the post's or that of whatever `other` names. recorded: the same of the recorded machine,
-    a square.
+    a square; table: the one that they were kept in, which says what machine that is.
     """
     rows = -(-len(readings) // 2)
     policies = list(next(iter(readings.values())))
@@ -82,7 +83,7 @@ def metric_dots(
         panel.grid(axis="y", color="#EEEEEE")
     for panel in panels[len(readings) :]:
         panel.set_axis_off()
-    beside = [f"squares: {recorded_column()}"] if recorded and any(recorded.values()) else []
+    beside = [f"squares: {recorded_column(table)}"] if recorded and any(recorded.values()) else []
     beside += [f"diamonds: {other}"] if post else []
     between = "; " if len(beside) < 2 else "\n"
     figure.supxlabel(between.join([f"dots: {dots}", *beside]), fontsize=10)

@@ -21,17 +21,20 @@ def against_post(
     color: str,
     ylabel: str = "",
     recorded: Sequence[float] | None = None,
+    table: str = "",
 ) -> Figure:
-    """One row a setting: this run's median and range, the recorded machine's and the post's value."""
+    """One row a setting: this run's median and range, the recorded machine's and the post's value.
+
+    table: the one that the recorded values were kept in, which says what machine that is.
+    """
     figure, axes = new_figure(0.4 * len(labels) + 1.6, title)
     rows = range(len(labels))
     low, middle, high = ([pick(values) for values in ours] for pick in (min, median, max))
     axes.hlines(rows, low, high, color=color, linewidth=2.5)
     axes.plot(middle, rows, "o", color=color, markersize=8, label="this run (median, range)")
     if recorded:
-        axes.plot(
-            recorded, rows, "s", color=POST, markerfacecolor="none", markersize=7, label=recorded_column()
-        )
+        told = recorded_column(table)
+        axes.plot(recorded, rows, "s", color=POST, markerfacecolor="none", markersize=7, label=told)
     axes.plot(post, rows, "D", color=POST, markerfacecolor="white", markersize=7, label=COLUMN)
     axes.set_yticks(rows, labels)
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(len(labels) - 0.5, -0.5))
