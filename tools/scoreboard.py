@@ -26,6 +26,7 @@ CHAPTERS = {  # as the register calls them
     "chunked": "05-chunked",
     "comparison": "06-comparison",
     "memory": "07-memory",
+    "who goes first": "12-who-goes-first",
 }
 LABELS = {"M": "measured", "C": "computed", "S": "simulated", "O": "left open"}
 AT_ODDS = {
