@@ -46,7 +46,7 @@ POLICIES = {
     "continuous": Form(Continuous, (int,)),
     "mixed": Form(Mixed, (int,)),
     "chunked": Form(Chunked, (int, int)),
-    "shortest-remaining": Form(ShortestRemaining, (int, float)),
+    "shortest-remaining": Form(ShortestRemaining, (int, int)),
 }
 EXTRA = {
     "dynamic": ":SECONDS_TO_WAIT",
