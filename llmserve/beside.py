@@ -90,7 +90,8 @@ def recorded() -> Race:
             f"no race is recorded: python benchmarks/engines.py --json llmserve/data/recorded/{FILE}"
         )
     found = json.loads(path.read_text(encoding="utf-8"))
-    fields = {name: found["workload"][name] for name in Workload.__dataclass_fields__}
+    # A workload has had fields since that an older record lacks; it means their defaults.
+    fields = {name: v for name, v in found["workload"].items() if name in Workload.__dataclass_fields__}
     fields |= {"output": Lognormal(**fields["output"]), "prompts": Prompts(**fields["prompts"])}
     return Race(
         found["machine"],

@@ -13,7 +13,7 @@ from . import race as racing
 from . import traffic
 from .doctor import examine
 from .models.load import download as fetch
-from .policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Policy, Static
+from .policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Policy, ShortestRemaining, Static
 from .request import Request
 from .settings import Settings
 from .trace import write_trace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 NAMES = f"one of {', '.join(WORKLOADS)}"
-ALL = "static:8,dynamic:8:0.3,bucketed:8,continuous:8,mixed:8,chunked:8:64"
+ALL = "static:8,dynamic:8:0.3,bucketed:8,continuous:8,mixed:8,chunked:8:64,shortest-remaining:8:32"
 WINDOW = 1024  # GPT-2's
 ENGINES = ("simulated", "real")
 
@@ -46,8 +46,13 @@ POLICIES = {
     "continuous": Form(Continuous, (int,)),
     "mixed": Form(Mixed, (int,)),
     "chunked": Form(Chunked, (int, int)),
+    "shortest-remaining": Form(ShortestRemaining, (int, int)),
 }
-EXTRA = {"dynamic": ":SECONDS_TO_WAIT", "chunked": ":TOKENS_A_STEP"}
+EXTRA = {
+    "dynamic": ":SECONDS_TO_WAIT",
+    "chunked": ":TOKENS_A_STEP",
+    "shortest-remaining": ":PROMPT_TOKENS_LIKE_A_STEP",
+}
 FORMS = {name: f"{name}:SLOTS{EXTRA.get(name, '')}" for name in POLICIES}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -127,6 +128,67 @@ def launches(run: Run) -> list[tuple[float, int]]:
         if event.kind == "admit":
             sizes[event.time] = sizes.get(event.time, 0) + 1
     return sorted(sizes.items())
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """A slot that was taken back.
+
+    winner   who got the slot at once; None if nobody did
+    tokens   whose K and V were thrown away
+    seconds  that computing them again took: their part of those steps, by tokens
+    gain     seconds until the first of the others that ran was done: the winner would have waited so
+             long; nan if nobody else ran
+    """
+
+    request_id: str
+    winner: str | None
+    time: float
+    tokens: int
+    seconds: float
+    gain: float
+
+
+def preemptions(run: Run) -> list[Preemption]:
+    """Every preemption of a run, in order, with its price and what it brought."""
+    ends = {event.request_id: event.time for event in run.events if event.kind in ("finish", "abort")}
+    found: list[Preemption] = []
+    place_of: dict[str, str] = {}  # who runs, and where
+    since: dict[str, float] = {}
+    for number, (time, kind, who, detail) in enumerate(run.events):
+        if kind == "admit":
+            place_of[who], since[who] = detail, time
+        elif kind == "preempt":
+            place = place_of.pop(who)
+            then = [event for event in run.events[number + 1 :] if event.time == time]
+            winner = next((e.request_id for e in then if (e.kind, e.detail) == ("admit", place)), None)
+            lost = sum(tokens for start, tokens, _ in _parts(run, who) if since[who] <= start < time)
+            others = [ends[other] for other in place_of if ends.get(other, time) > time]
+            gain = min(others, default=math.nan) - time
+            found.append(Preemption(who, winner, time, lost, _again(run, who, time, lost), gain))
+        else:
+            place_of.pop(who, None)
+    return found
+
+
+def _parts(run: Run, request_id: str) -> list[tuple[float, int, float]]:
+    """Of each step that computed for a request: its start, the request's tokens, seconds for one of them."""
+    return [
+        (step.start, chunk.num_tokens, step.seconds / sum(other.num_tokens for other in step.chunks))
+        for step in run.log
+        for chunk in step.chunks
+        if chunk.request_id == request_id
+    ]
+
+
+def _again(run: Run, request_id: str, time: float, tokens: int) -> float:
+    """Seconds that a request's first `tokens` tokens took after this time."""
+    seconds = 0.0
+    for start, computed, for_one in _parts(run, request_id):
+        if start >= time:
+            seconds += min(computed, tokens) * for_one
+            tokens -= min(computed, tokens)
+    return seconds
 
 
 class Slice(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from .run import Run, Step
 
@@ -230,6 +231,32 @@ def summarise(run: Run, slo: SLO | None = None) -> Summary:
         slot_efficiency=rows.slot_efficiency,
         live_rows=rows.live_rows_per_step,
         cpu_share=mean_cpu_share(run),
+    )
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds that some requests of a run took, to the first token and in all; nan of none."""
+
+    n: int
+    ttft_p50: float
+    ttft_max: float
+    e2e_mean: float
+    e2e_p50: float
+    e2e_max: float
+
+
+def latency(requests: Sequence[RequestTimes]) -> Latency:
+    """Of those among them that finished: the short ones of a run, say, or those of one priority."""
+    done = [r for r in requests if r.finish_reason in ("length", "stop")]
+    ttft, e2e = [r.ttft for r in done], [r.e2e for r in done]
+    return Latency(
+        n=len(done),
+        ttft_p50=percentile(ttft, 50),
+        ttft_max=percentile(ttft, 100),
+        e2e_mean=fmean(e2e) if e2e else math.nan,
+        e2e_p50=percentile(e2e, 50),
+        e2e_max=percentile(e2e, 100),
     )
 
 

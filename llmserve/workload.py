@@ -39,12 +39,16 @@ class Lognormal:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompt lengths: uniform in low...high, and an exact share of long ones in random places."""
+    """Lengths, of prompts or of outputs: uniform in low...high, and an exact share of long ones.
+
+    The long ones come in random places, or with `long_first` in front of all others.
+    """
 
     low: int = 16
     high: int = 64
     long: int = 256
     long_share: float = 0.0
+    long_first: bool = False
 
     def __post_init__(self) -> None:
         if not (1 <= self.low <= self.high and self.long >= 1 and 0 <= self.long_share <= 1):
@@ -55,7 +59,7 @@ class Prompts:
         places = sorted(range(n), key=[stream.random() for _ in range(n)].__getitem__)
         for place in places[: round(n * self.long_share)]:
             lengths[place] = self.long
-        return lengths
+        return sorted(lengths, key=lambda length: length != self.long) if self.long_first else lengths
 
 
 @dataclass(frozen=True)
@@ -64,23 +68,32 @@ class Workload:
 
     load         offered load, as a multiple of full-batch decode capacity; None: all queued at time 0
     burstiness   shape of the gamma-distributed arrival gaps; 1 is Poisson, smaller is burstier
+    queued       so many are there at time 0, and the others arrive from then on
+    classes      priorities 0, 1 ... below this number, equally many of each in random places
     """
 
     name: str
     num_requests: int
     max_num_seqs: int
     max_model_len: int
-    output: Lognormal
+    output: Lognormal | Prompts
     prompts: Prompts = Prompts()
     load: float | None = None
     burstiness: float = 1.0
     seed: int = 0
+    queued: int = 0
+    classes: int = 1
 
     def __post_init__(self) -> None:
         if self.num_requests < 1 or not self.burstiness > 0:
             raise ValueError(
                 f"workload {self.name!r}: num_requests={self.num_requests!r}, "
                 f"burstiness={self.burstiness!r}; give at least 1 request, and a burstiness above 0"
+            )
+        if not 0 <= self.queued <= self.num_requests or self.classes < 1:
+            raise ValueError(
+                f"workload {self.name!r}: queued={self.queued!r}, classes={self.classes!r}; give 0 to "
+                f"{self.num_requests} requests that are queued, and at least 1 class"
             )
         if self.load is not None and not 0 < self.load < math.inf:
             raise ValueError(
@@ -103,12 +116,17 @@ class Workload:
     def prompt_lengths(self) -> list[int]:
         return self.prompts.draw(self.num_requests, self._stream("prompts"))
 
+    def priorities(self) -> list[int]:
+        stream, ranks = self._stream("priorities"), range(self.num_requests)
+        places = sorted(ranks, key=[stream.random() for _ in ranks].__getitem__)
+        return [place % self.classes for place in places]
+
     def unit_arrivals(self) -> list[float]:
         """Arrival times at one request per second on average; zeros if all are queued."""
         if self.load is None:
             return [0.0] * self.num_requests
-        stream, time, times = self._stream("arrivals"), 0.0, []
-        for _ in range(self.num_requests):
+        stream, time, times = self._stream("arrivals"), 0.0, [0.0] * self.queued
+        for _ in range(self.num_requests - self.queued):
             gap = _gamma(self.burstiness, stream) / self.burstiness
             time += round(gap, 9)  # to a nanosecond: sums then agree to the last bit everywhere
             times.append(time)
@@ -129,9 +147,10 @@ class Workload:
             )
         rate = 1.0 if self.load is None else self.request_rate(decode_step)
         lengths = zip(self.prompt_lengths(), self.output_lengths(), self.unit_arrivals(), strict=True)
-        return requests_of(
+        made = requests_of(
             [(prompt, output, arrival / rate) for prompt, output, arrival in lengths], self.seed
         )
+        return [replace(request, priority=p) for request, p in zip(made, self.priorities(), strict=True)]
 
 
 def requests_of(shapes: Iterable[tuple[int, int, float]], seed: int) -> list[Request]:
@@ -151,6 +170,23 @@ def requests_of(shapes: Iterable[tuple[int, int, float]], seed: int) -> list[Req
         )
         for i, (prompt, output, arrival) in enumerate(shapes)
     ]
+
+
+def guessed(requests: Iterable[Request], sigma: float, seed: int = 0) -> list[Request]:
+    """The same requests for an oracle that errs: each hint times a factor whose logarithm is normal.
+
+    `sigma` is its standard deviation: 0 leaves all as they are; at 0.7 every third hint is off by more than
+    a factor of two. ValueError if a request has no hint or `sigma` is negative.
+    """
+    if not sigma >= 0:
+        raise ValueError(f"sigma={sigma!r}: give the spread of the guesses, 0 or more")
+    stream, made = random.Random(f"{seed}/guesses"), []
+    for request in requests:
+        if request.expected_tokens is None:
+            raise ValueError(f"request {request.id!r} has no expected_tokens to guess at: set it")
+        guess = request.expected_tokens * math.exp(sigma * _normal(stream))
+        made.append(replace(request, expected_tokens=max(1, round(guess))))
+    return made
 
 
 def coefficient_of_variation(lengths: list[int]) -> float:
@@ -195,5 +231,16 @@ SHORT = Workload("short", 40, 8, 416, Lognormal(mean=65, sigma=0.8), load=0.8)
 LONG_PROMPTS = Workload(
     "long-prompts", 48, 8, 640, Lognormal(mean=65, sigma=0.8), Prompts(long=480, long_share=0.15), load=0.6
 )
+# Five long requests in front of short ones, on four slots. Those alone fill a third of them.
+CONVOY = Workload(
+    "convoy",
+    30,
+    4,
+    192,
+    Prompts(4, 24, long=128, long_share=1 / 6, long_first=True),
+    load=0.8,
+    queued=5,
+    classes=2,
+)
 SIGMAS = (0.0, 0.4, 0.8, 1.2)  # the spreads of `zombies` in the post's first table
-WORKLOADS = {workload.name: workload for workload in (ZOMBIES, HEADLINE, SHORT, LONG_PROMPTS)}
+WORKLOADS = {workload.name: workload for workload in (ZOMBIES, HEADLINE, SHORT, LONG_PROMPTS, CONVOY)}

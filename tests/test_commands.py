@@ -10,7 +10,7 @@ import pytest
 from llmserve import commands, doctor
 from llmserve.__main__ import main
 from llmserve.doctor import Finding
-from llmserve.policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Static
+from llmserve.policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, ShortestRemaining, Static
 
 CSV = "arrival,prompt_tokens,output_tokens\n0,20,5\n0.1,2000,9\n0.1,30,4\n"
 
@@ -34,12 +34,12 @@ def test_a_race_prints_a_row_a_policy(capsys: pytest.CaptureFixture[str]) -> Non
     assert [row.split("  ")[0] for row in rows] == ["Static(4)", "Chunked(4, 32)"]
 
 
-def test_without_arguments_all_six_race_on_the_headline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_every_policy_races_on_the_headline(capsys: pytest.CaptureFixture[str]) -> None:
     assert raced() == 0
     out = capsys.readouterr().out
     assert "64 requests, realised load" in out
     assert [line.split("(")[0] for line in out.splitlines()[2:]] == [
-        "Static", "Dynamic", "Bucketed", "Continuous", "Mixed", "Chunked",
+        "Static", "Dynamic", "Bucketed", "Continuous", "Mixed", "Chunked", "ShortestRemaining",
     ]  # fmt: skip
 
 
@@ -112,8 +112,9 @@ def test_a_bad_setting_is_told_before_a_model_is_loaded(
 
 def test_every_policy_has_a_form() -> None:
     found = commands.read_policies(commands.ALL)
-    assert [type(policy) for policy in found] == [Static, Dynamic, Bucketed, Continuous, Mixed, Chunked]
-    assert (found[1].max_wait, found[5].max_num_batched_tokens) == (0.3, 64)
+    kinds = [Static, Dynamic, Bucketed, Continuous, Mixed, Chunked, ShortestRemaining]
+    assert [type(policy) for policy in found] == kinds
+    assert (found[1].max_wait, found[5].max_num_batched_tokens, found[6].tokens_per_step) == (0.3, 64, 32)
     assert len(found) == len(commands.FORMS)
 
 

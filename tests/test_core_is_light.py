@@ -14,8 +14,9 @@ import pytest
 import llmserve
 
 PACKAGE = Path(llmserve.__file__).parent
-# base.py holds the questions themselves, not an answer
-POLICY_FILES = sorted(p for p in (PACKAGE / "policies").glob("*.py") if p.stem not in ("__init__", "base"))
+# base.py holds the questions themselves and order.py the keys: neither is an answer
+NO_POLICY = ("__init__", "base", "order")
+POLICY_FILES = sorted(p for p in (PACKAGE / "policies").glob("*.py") if p.stem not in NO_POLICY)
 HEAVY = {"torch", "numpy", "pandas", "tqdm", "matplotlib", "transformers", "joblib", "IPython", "scipy"}
 
 SIMULATE = """
@@ -26,7 +27,7 @@ from llmserve import commands, race, trace, traffic
 engine = costmodel.SimulatedEngine(8, 416, costmodel.CostModel(weights=0.04, per_token=0.001))
 outputs = []
 for policy in (policies.Static(8), policies.Dynamic(8, 0.3), policies.Bucketed(8), policies.Continuous(8),
-               policies.Mixed(8), policies.Chunked(8, 64)):
+               policies.Mixed(8), policies.Chunked(8, 64), policies.ShortestRemaining(8, 32)):
     log = loop.serve(workload.HEADLINE.requests(0.04), policy, engine)
     log.save(sys.argv[1])
     outputs.append(metrics.summarise(run.Run.load(sys.argv[1]), metrics.SLO.relative(0.04)).n)
@@ -52,7 +53,7 @@ def test_the_core_simulates_on_the_standard_library_alone(flags: list[str], tmp_
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outputs, version, modules = json.loads(done.stdout)
-    assert outputs == [64] * 6
+    assert outputs == [64] * 7
     assert version == llmserve.__version__
     loaded = {name.partition(".")[0] for name in modules}
     assert not loaded & HEAVY
@@ -83,4 +84,4 @@ def test_a_policy_file_has_at_most_30_lines_of_code(path: Path) -> None:
 
 def test_there_is_one_file_a_policy() -> None:
     names = {path.stem for path in POLICY_FILES}
-    assert {"static", "dynamic", "bucketed", "continuous", "mixed", "chunked"} <= names
+    assert {"static", "dynamic", "bucketed", "continuous", "mixed", "chunked", "preemptive"} <= names

@@ -125,7 +125,7 @@ def test_one_token_takes_one_step_has_no_tpot_and_frees_its_slot_for_the_next_st
 ) -> None:
     requests = [ask("A", prompt_ids(3, seed=1), 1), ask("B", prompt_ids(2, seed=2), 1)]
     run = serve(requests, policy(1), world.engine(1))
-    assert lanes(run) == ["AB"]
+    assert lanes(run) in (["AB"], ["BA"])  # an oracle of prompts takes the shorter one first
     assert [times.tpot for times in request_times(run)] == [None, None]
     assert [times.gaps for times in request_times(run)] == [[], []]
     assert_as_alone(run, requests, world)

@@ -12,6 +12,7 @@ from llmserve.metrics import (
     SLO,
     count_rows,
     expected_static_efficiency,
+    latency,
     makespan,
     output_token_ids,
     percentile,
@@ -190,6 +191,15 @@ def test_cpu_share_is_weighted_by_time_and_nan_where_nothing_measured_it() -> No
     log = [step(0, 3.0, cpu=0.5), step(3, 1.0, cpu=1.0), step(4, 50.0, cpu=None)]
     assert summarise(Run("p", 1, [ask("A")], [], log)).cpu_share == 0.625
     assert math.isnan(summarise(Run("p", 1, [ask("A")], [], log[2:])).cpu_share)
+
+
+def test_the_latency_of_some_is_of_those_that_finished(run: Run) -> None:
+    found = latency(request_times(run))  # D was aborted
+    assert (found.n, found.ttft_p50, found.ttft_max) == (3, 3.0, 6.0)
+    assert (found.e2e_mean, found.e2e_p50, found.e2e_max) == (7.0, 9.0, 9.0)
+    assert latency([r for r in request_times(run) if r.output_tokens == 1]).e2e_max == 3.0
+    nobody = latency([])
+    assert nobody.n == 0 and math.isnan(nobody.ttft_max) and math.isnan(nobody.e2e_mean)
 
 
 @pytest.mark.parametrize("submitted", [[], [ask("A")]], ids=["nothing submitted", "nothing ran"])

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 
 from llmserve import beside, plots
 from llmserve.knee import Knee
-from llmserve.life import phases, spans
+from llmserve.life import phases, preemptions, spans
 from llmserve.loop import serve
 from llmserve.models.gpt2 import Config
 from llmserve.plots.style import POLICY_COLORS, policy_color
 from llmserve.plots.timeline import batches
-from llmserve.policies import Static
+from llmserve.policies import ShortestRemaining, Static
 from llmserve.posts import COLUMN
 from llmserve.profiling import PARTS
 from llmserve.readings import recorded_column
@@ -69,6 +69,20 @@ def test_the_timeline_says_how_much_of_each_batch_was_useful(run: Run) -> None:
     assert colors <= {POLICY_COLORS["Static"], "#444444", "#FFFFFF"}
 
 
+def preempted() -> dict[str, Run]:
+    """One run in which a short request takes a long one's slot."""
+    requests = [ask("a", output=12), ask("b", output=14), ask("c", output=3, at=2.5)]
+    return {"taken": serve(requests, ShortestRemaining(2, 4), unit_engine(2))}
+
+
+def test_a_lane_shows_what_is_computed_again_and_the_title_the_longest_wait() -> None:
+    figure = plots.waits(preempted(), lambda request: request.max_tokens > 3, "Waits", "steps")
+    (panel,) = figure.axes
+    assert panel.get_title(loc="left") == "taken: a short one waits 2 steps at most"
+    hatched = [bar.get_paths()[0].get_extents() for bar in panel.collections if bar.get_hatch()]
+    assert [(box.x0, box.x1, round(box.y0)) for box in hatched] == [(6.0, 7.0, 1)]
+
+
 def figures(run: Run) -> list[Figure]:
     return [
         plots.block_tables({"A": [0, 3], "B": [0, 1, 5]}, {"A": 5, "B": 11}, num_blocks=7, block_size=4),
@@ -87,12 +101,17 @@ def figures(run: Run) -> list[Figure]:
         plots.gap_tails({"Static": run}, "Gaps"),
         plots.launch_sizes({"Static": [3, 3], "Dynamic": [1, 3, 2]}, 3, "Launches"),
         plots.spread({"40": [0.8, 1.0], "400": [0.9, 1.0]}, "Seeds", "ratio"),
+        plots.metric_dots({"a": {"mine": [1.0, 2.0]}}, {}, "M", colors={"mine": "#FF0000"}),
         plots.metric_dots({"a": {"Static": [1.0, 2.0]}, "b": {"Static": [3.0]}}, {"a": {"Static": 1.5}}, "M"),
         plots.caches({"A": 4, "B": 2}, slot_tokens=6),
         plots.memory_over_steps({"reserved": [4.0, 8.0, 8.0], "used": [1.0, 3.0, 5.0]}, "Memory"),
         plots.knee_curve(CURVE, Knee(40.0, 0.02, 0.0005), (30.0, 50.0), 57.0, "A knee"),
         plots.token_times(TOKENS, "Tokens of one request"),
         plots.frontier(POINTS, "Bought and paid", "seconds", "tokens/s"),
+        plots.waits({"one": run, "two": run}, lambda request: request.max_tokens > 3, "Waits"),
+        plots.waits(preempted(), lambda request: request.max_tokens > 3, "Waits"),
+        plots.prices(preemptions(preempted()["taken"]), "Prices"),
+        plots.prices([], "No preemption"),
         plots.against_post(["x", "y"], [[1.0, 2.0], [3.0]], [1.5, 2.5], "A title", "tokens/s", "#D55E00"),
     ]
 
@@ -127,7 +146,7 @@ def test_every_figure_of_the_package_is_drawn_here(run: Run, monkeypatch: pytest
     def noting(name: str, plot: Callable[..., Figure]) -> Callable[..., Figure]:
         return lambda *args, **more: drawn.add(name) or plot(*args, **more)
 
-    names = set(plots.__all__) - {"POLICY_COLORS"}
+    names = set(plots.__all__) - {"POLICY_COLORS", "ORDER_COLORS"}
     for name in names:
         monkeypatch.setattr(plots, name, noting(name, getattr(plots, name)))
     figures(run)

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from llmserve.costmodel import CostModel, SimulatedEngine
 from llmserve.loop import Loop, serve
 from llmserve.metrics import SLO, output_token_ids, request_times, summarise
-from llmserve.policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Policy, Static, first_come
+from llmserve.policies import (
+    Bucketed,
+    Chunked,
+    Continuous,
+    Dynamic,
+    Mixed,
+    Policy,
+    ShortestRemaining,
+    Static,
+    first_come,
+)
 from llmserve.request import Request
 from llmserve.run import Run
 
@@ -67,12 +77,15 @@ def requests(draw: st.DrawFn) -> list[Request]:
 def cases(draw: st.DrawFn, preempting: bool = True) -> Case:
     slots = draw(st.integers(1, 4))
     key = draw(st.sampled_from([first_come, shortest, priority]))
-    kind = draw(st.sampled_from([Static, Dynamic, Bucketed, Continuous, Mixed, Chunked]))
+    kinds = [Static, Dynamic, Bucketed, Continuous, Mixed, Chunked]
+    kind = draw(st.sampled_from([*kinds, ShortestRemaining] if preempting else kinds))
     parameters: dict[str, Any] = {}
     if kind is Dynamic:
         parameters["max_wait"] = draw(st.sampled_from([0.0, 0.1, 0.7, 3.0, math.inf]))
     if kind is Chunked:
         parameters["max_num_batched_tokens"] = slots + draw(st.integers(0, 8))
+    if kind is ShortestRemaining:
+        parameters["tokens_per_step"] = draw(st.sampled_from([1, 4, math.inf]))
     if preempting and issubclass(kind, Continuous) and draw(st.booleans()):
         kind = interrupting(kind)
     cost = draw(

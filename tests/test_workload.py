@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import fmean, pstdev
 
 import pytest
 
+from llmserve.request import Request
 from llmserve.workload import (
+    CONVOY,
     HEADLINE,
     SHORT,
     SIGMAS,
@@ -20,6 +23,7 @@ from llmserve.workload import (
     Prompts,
     Workload,
     coefficient_of_variation,
+    guessed,
     realised_load,
 )
 
@@ -31,6 +35,7 @@ PINNED = {
     "headline": ([30, 20, 30, 34, 256, 23, 61, 40], 3877, [21, 87, 67, 79, 33, 40, 35, 44], 3981),
     "short": ([30, 20, 30, 34, 37, 23, 61, 40], 1492, [21, 87, 67, 79, 33, 40, 35, 44], 2335),
     "long-prompts": ([30, 20, 30, 480, 37, 23, 61, 40], 4959, [21, 87, 67, 79, 33, 40, 35, 44], 2923),
+    "convoy": ([30, 20, 30, 34, 37, 23, 61, 40], 1092, [128, 128, 128, 128, 128, 7, 20, 18], 989),
 }
 
 
@@ -47,6 +52,7 @@ def test_lengths_are_pinned(name: str) -> None:
         ("headline", [(44750, 37509, 21380), (39257, 20876, 31892)], 98662036),
         ("short", [(44750, 37509, 21380), (39257, 20876, 31892)], 37649822),
         ("long-prompts", [(44750, 37509, 21380), (39257, 20876, 31892)], 127064137),
+        ("convoy", [(44750, 37509, 21380), (39257, 20876, 31892)], 27508366),
     ],
 )
 def test_token_ids_are_pinned(name: str, first: list[tuple[int, ...]], total: int) -> None:
@@ -100,6 +106,15 @@ def test_short_is_headline_without_long_prompts() -> None:
     assert SHORT.unit_arrivals() == HEADLINE.unit_arrivals()[:40]
 
 
+def test_convoy_has_one_long_request_more_than_slots_in_front_and_short_ones_behind() -> None:
+    requests = CONVOY.requests(decode_step=0.03)
+    assert [r.max_tokens for r in requests[:5]] == [128] * 5 and CONVOY.max_num_seqs == 4
+    assert all(4 <= r.max_tokens <= 24 for r in requests[5:])
+    assert [r.arrival_time for r in requests[:5]] == [0.0] * 5
+    assert all(0 < a.arrival_time < b.arrival_time for a, b in pairwise(requests[5:]))
+    assert sorted(r.priority for r in requests) == [0] * 15 + [1] * 15
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_request_can_run(name: str) -> None:
     workload = WORKLOADS[name]
@@ -128,6 +143,8 @@ CHANGES: dict[str, tuple[dict[str, object], set[str]]] = {
     "burstiness": ({"burstiness": 0.5}, {"arrivals"}),
     "load": ({"load": 2.0}, set()),
     "seed": ({"seed": 99}, {"outputs", "prompts", "arrivals"}),
+    "queued": ({"queued": 3}, {"arrivals"}),
+    "classes": ({"classes": 3}, {"priorities"}),
 }
 
 
@@ -139,6 +156,7 @@ def test_changing_one_part_leaves_the_others_as_they_were(
         "outputs": Workload.output_lengths,
         "prompts": Workload.prompt_lengths,
         "arrivals": Workload.unit_arrivals,
+        "priorities": Workload.priorities,
     }
     changed = HEADLINE.with_(**changes)
     assert {name for name, part in parts.items() if part(changed) != part(HEADLINE)} == moved
@@ -198,3 +216,49 @@ def test_a_queued_workload_needs_no_decode_step_and_has_no_rate() -> None:
     assert {request.arrival_time for request in ZOMBIES.requests()} == {0.0}
     with pytest.raises(ValueError, match="'zombies' has all requests queued"):
         ZOMBIES.request_rate(0.04)
+
+
+# -- who is there first, classes, hints --------------------------------------------------------------
+
+
+def test_queued_requests_are_there_at_the_start_and_the_others_arrive_as_if_alone() -> None:
+    some = HEADLINE.with_(queued=10)
+    assert some.unit_arrivals() == [0.0] * 10 + HEADLINE.unit_arrivals()[:54]
+
+
+def test_long_ones_in_front_are_the_same_lengths_in_another_order() -> None:
+    mixed, sorted_ = (Prompts(long_share=0.25, long_first=first) for first in (False, True))
+    lengths, in_front = (one.draw(40, random.Random(3)) for one in (mixed, sorted_))
+    assert in_front == [256] * 10 + [n for n in lengths if n != 256]
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_classes_are_equally_many_in_places_that_the_seed_chooses(classes: int) -> None:
+    draws = [HEADLINE.with_(num_requests=60, classes=classes, seed=seed).priorities() for seed in range(5)]
+    assert {tuple(map(draw.count, range(classes))) for draw in draws} == {(60 // classes,) * classes}
+    assert len(set(map(tuple, draws))) == (1 if classes == 1 else 5)
+
+
+def test_a_guess_is_as_wrong_as_it_is_said_to_be_and_nothing_else_changes() -> None:
+    requests = HEADLINE.with_(num_requests=2000).requests(0.03)
+    assert guessed(requests, 0.0) == requests
+    made = guessed(requests, 0.7)
+    wrong = [abs(math.log(b.expected_tokens / a.max_tokens)) for a, b in zip(requests, made, strict=True)]
+    assert fmean(error > math.log(2) for error in wrong) == pytest.approx(0.32, abs=0.05)
+    assert min(r.expected_tokens for r in guessed(requests, 5.0)) == 1
+    assert [r.max_tokens for r in made] == [r.max_tokens for r in requests]
+    assert guessed(requests, 0.7) == made != guessed(requests, 0.7, seed=1)
+
+
+@pytest.mark.parametrize("changes", [{"queued": -1}, {"queued": 65}, {"classes": 0}])
+def test_a_workload_refuses_what_cannot_be_queued_or_classed(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"'headline': queued=.*give 0 to 64 requests that are queued"):
+        HEADLINE.with_(**changes)
+
+
+def test_guesses_need_a_hint_and_a_spread() -> None:
+    (request,) = HEADLINE.with_(num_requests=1).requests(0.03)
+    with pytest.raises(ValueError, match="sigma=-1: give the spread of the guesses"):
+        guessed([request], -1)
+    with pytest.raises(ValueError, match="'r0' has no expected_tokens"):
+        guessed([Request("r0", (1,), 2)], 1.0)

@@ -27,6 +27,7 @@ CHAPTERS = {  # as the register calls them
     "comparison": "06-comparison",
     "memory": "07-memory",
     "paged": "11-paged",
+    "who goes first": "12-who-goes-first",
 }
 LABELS = {"M": "measured", "C": "computed", "S": "simulated", "O": "left open"}
 AT_ODDS = {

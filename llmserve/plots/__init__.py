@@ -6,12 +6,14 @@ from .caches import caches
 from .comparison import against_post
 from .engines import engine_rates
 from .lines import gap_tails, lines, memory_over_steps, queues
+from .order import ORDER_COLORS, prices, waits
 from .roofline import roofline, step_against_floor, step_parts
 from .steps import frontier, knee_curve, token_times
 from .style import POLICY_COLORS
 from .timeline import lives, timeline, timelines
 
 __all__ = [
+    "ORDER_COLORS",
     "POLICY_COLORS",
     "against_post",
     "block_tables",
@@ -25,6 +27,7 @@ __all__ = [
     "lives",
     "memory_over_steps",
     "metric_dots",
+    "prices",
     "queues",
     "roofline",
     "spread",
@@ -33,4 +36,5 @@ __all__ = [
     "timeline",
     "timelines",
     "token_times",
+    "waits",
 ]

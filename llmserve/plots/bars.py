@@ -56,12 +56,14 @@ def metric_dots(
     dots: str = "this run, median and range",
     recorded: Mapping[str, Mapping[str, float]] | None = None,
     table: str = "",
+    colors: Mapping[str, str] | None = None,
 ) -> Figure:
     """One panel a metric, one row a policy: this run's median and range, and others beside it.
 
     readings: metric label -> policy -> a reading a round. post: metric label -> policy -> value, a
     diamond, the post's or that of whatever `other` names. recorded: the same of the recorded machine,
-    a square; table: the one that they were kept in, which says what machine that is.
+    a square; table: the one that they were kept in, which says what machine that is. colors: of
+    rows that are no policy's name.
     """
     rows = -(-len(readings) // 2)
     policies = list(next(iter(readings.values())))
@@ -69,7 +71,7 @@ def metric_dots(
     panels = list(axes.flat)
     for panel, (metric, by_policy) in zip(panels, readings.items(), strict=False):
         for y, (policy, values) in enumerate(by_policy.items()):
-            color = policy_color(policy)
+            color = (colors or {}).get(policy) or policy_color(policy)
             panel.plot([min(values), max(values)], [y, y], color=color, linewidth=2.5)
             panel.plot(median(values), y, "o", color=color, markersize=7)
             for values, shape in ((post, "D"), (recorded or {}, "s")):

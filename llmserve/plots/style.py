@@ -15,6 +15,7 @@ POLICY_COLORS = {
     "Continuous": "#0072B2",
     "Mixed": "#56B4E9",
     "Chunked": "#009E73",
+    "ShortestRemaining": "#882255",
 }
 INK, MUTED, FAINT = "#222222", "#666666", "#BBBBBB"
 POST = MUTED  # the post's figures, wherever they stand beside ours

@@ -1,15 +1,7 @@
 """Bucketed batching: static batches of requests whose expected lengths lie close together."""
 
+from .order import expected_tokens
 from .static import Static
-
-
-def expected_tokens(seq):
-    if seq.request.expected_tokens is None:
-        raise ValueError(
-            f"request {seq.id!r} has no expected_tokens, which a length oracle reads: "
-            "set Request(expected_tokens=...), or take a policy that needs no hint"
-        )
-    return seq.request.expected_tokens
 
 
 class Bucketed(Static):

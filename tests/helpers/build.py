@@ -7,11 +7,11 @@ from typing import Any
 
 from llmserve.costmodel import CostModel, SimulatedEngine
 from llmserve.loop import Loop
-from llmserve.policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Policy, Static
+from llmserve.policies import Bucketed, Chunked, Continuous, Dynamic, Mixed, Policy, ShortestRemaining, Static
 from llmserve.request import Request
 from llmserve.run import Run
 
-# Each policy by name, for a number of slots; the timer and the budget are small enough to matter.
+# Each policy by name, for a number of slots; timer, budget and price are small enough to matter.
 POLICIES: dict[str, Callable[..., Policy]] = {
     "static": Static,
     "dynamic": lambda slots, **more: Dynamic(slots, 1.5, **more),
@@ -19,6 +19,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "continuous": Continuous,
     "mixed": Mixed,
     "chunked": lambda slots, **more: Chunked(slots, slots + 3, **more),
+    "shortest remaining": lambda slots, **more: ShortestRemaining(slots, 4, **more),
 }
 
 
