@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .run import Run, Step
+from .run import Event, Run, Step
 
 
 class Phase(NamedTuple):
@@ -137,8 +137,8 @@ class Preemption:
     winner   who got the slot at once; None if nobody did
     tokens   whose K and V were thrown away
     seconds  that computing them again took: their part of those steps, by tokens
-    gain     seconds until the first of the others that ran was done: the winner would have waited so
-             long; nan if nobody else ran
+    gain     seconds until the first of all others in a slot was done: without this one preemption the
+             winner would have waited so long; nan if there is no other slot
     """
 
     request_id: str
@@ -153,22 +153,31 @@ def preemptions(run: Run) -> list[Preemption]:
     """Every preemption of a run, in order, with its price and what it brought."""
     ends = {event.request_id: event.time for event in run.events if event.kind in ("finish", "abort")}
     found: list[Preemption] = []
-    place_of: dict[str, str] = {}  # who runs, and where
-    since: dict[str, float] = {}
-    for number, (time, kind, who, detail) in enumerate(run.events):
+    admitted: dict[str, Event] = {}  # the last time, of each
+    for number, (time, kind, who, _) in enumerate(run.events):
         if kind == "admit":
-            place_of[who], since[who] = detail, time
-        elif kind == "preempt":
-            place = place_of.pop(who)
-            then = [event for event in run.events[number + 1 :] if event.time == time]
-            winner = next((e.request_id for e in then if (e.kind, e.detail) == ("admit", place)), None)
-            lost = sum(tokens for start, tokens, _ in _parts(run, who) if since[who] <= start < time)
-            others = [ends[other] for other in place_of if ends.get(other, time) > time]
-            gain = min(others, default=math.nan) - time
-            found.append(Preemption(who, winner, time, lost, _again(run, who, time, lost), gain))
-        else:
-            place_of.pop(who, None)
+            admitted[who] = run.events[number]
+        if kind != "preempt":
+            continue
+        _, _, _, place = admitted[who]
+        then = [event for event in run.events[number + 1 :] if event.time == time]
+        winner = next((e.request_id for e in then if (e.kind, e.detail) == ("admit", place)), None)
+        lost = sum(tokens for start, tokens, _ in _parts(run, who) if admitted[who].time <= start < time)
+        others = [ends[other] for other in _inside(run, time) - {winner} if other in ends]
+        gain = min(others, default=math.nan) - time
+        found.append(Preemption(who, winner, time, lost, _again(run, who, time, lost), gain))
     return found
+
+
+def _inside(run: Run, time: float) -> set[str]:
+    """Who has a slot at this time, after all that happens then."""
+    inside: set[str] = set()
+    for event in run.events:
+        if event.time <= time and event.kind == "admit":
+            inside.add(event.request_id)
+        elif event.time <= time:
+            inside.discard(event.request_id)
+    return inside
 
 
 def _parts(run: Run, request_id: str) -> list[tuple[float, int, float]]:

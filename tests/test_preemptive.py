@@ -84,8 +84,10 @@ def test_each_newcomer_is_let_in_by_one_slot_and_one_slot_only() -> None:
     comers = [ask("C", 1, 2, at=2.5), ask("D", 1, 3, at=2.5)]
     assert preempted([*LONG, *comers], slots=3) == ["B"], "C has the free slot, D takes B's"
     run = serve([*LONG, ask("L", 1, 20), *comers], ShortestRemaining(3, 4), unit_engine(3))
-    # The slots are free at the same moment, and C, the first, takes the lower one.
-    assert [(one.request_id, one.winner) for one in preemptions(run)] == [("L", "D"), ("B", "C")]
+    # Both slots are free at 3 s, and C, the first, takes the lower one. It is done at 5 s, and D at 7, since
+    # B's return stops it for a step. Without its own preemption each would have waited for the other.
+    found = [(one.request_id, one.winner, one.gain) for one in preemptions(run)]
+    assert found == [("L", "D", 2.0), ("B", "C", 4.0)]
 
 
 def test_who_outlived_its_hint_is_about_to_be_done_and_stays() -> None:
