@@ -19,6 +19,7 @@ from .blockcost import scattered
 from .engine import Engine, measure_loop_seconds
 from .kv import PagedCache, SlotCache
 from .measure import decode_chunks
+from .models.linear import why_not_streamed
 from .models.load import load_gpt2, resolve_weights
 from .request import Chunk
 from .settings import Settings
@@ -73,17 +74,23 @@ class Lab:
     def loop_seconds(self) -> float:
         return measure_loop_seconds()
 
-    def engine(self, max_num_seqs: int, max_model_len: int) -> Engine:
-        """A warm engine with a slot cache, and the attention that goes with the products."""
-        model, attention = self.model, "streamed" if self.settings.products == "streamed" else "batched"
+    @property
+    def streams(self) -> bool:
+        """Whether the compiled attention can be had, which reads a sequence only as far as it is filled."""
+        return why_not_streamed(self.model.dtype, self.model.device, self.model.config.head_dim) is None
+
+    def engine(self, max_num_seqs: int, max_model_len: int, attention: str | None = None) -> Engine:
+        """A warm engine with a slot cache; None: the attention that goes with the products."""
+        model = self.model
+        attention = attention or ("streamed" if self.settings.products == "streamed" else "batched")
         cache = SlotCache(model.config, max_num_seqs, max_model_len, model.dtype, model.device, attention)
         return self._warm(cache, decode_chunks(max_num_seqs, max_model_len // 2))
 
     def paged_engine(self, num_blocks: int, block_size: int, max_model_len: int, **more: Any) -> Engine:
-        """The same with a paged cache; `more` as PagedCache takes it (reserve, sharing)."""
-        model, attention = self.model, "streamed" if self.settings.products == "streamed" else "gathered"
-        form = {"dtype": model.dtype, "device": model.device, "attention": attention}
-        cache = PagedCache(model.config, num_blocks, block_size, max_model_len, **form, **more)
+        """The same with a paged cache; `more` as PagedCache takes it (attention, reserve, sharing)."""
+        model = self.model
+        more = {"dtype": model.dtype, "device": model.device, **more}
+        cache = PagedCache(model.config, num_blocks, block_size, max_model_len, **more)
         return self._warm(cache, scattered(decode_chunks(1, block_size), block_size, num_blocks))
 
     def _warm(self, cache: SlotCache | PagedCache, chunks: list[Chunk]) -> Engine:

@@ -19,6 +19,7 @@ from ..pool import Pool
 from ..request import Chunk, whole
 
 Read = Callable[[Tensor], Tensor]  # a layer's keys or values -> what some rows attend to
+Group = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # (layer, q, k, v) -> attention of some rows
 
 
 class TensorCache(ABC):
@@ -63,8 +64,8 @@ class TensorCache(ABC):
         """The pieces of a sequence with this place, in order."""
 
     @abstractmethod
-    def group(self, chunks: list[Chunk]) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
-        """Attention (layer, q, k, v) of single-token chunks in one call, K and V written already."""
+    def group(self, chunks: list[Chunk]) -> Group:
+        """Attention of single-token chunks in one call; their K and V are written already."""
 
     @abstractmethod
     def read(self, chunk: Chunk) -> Read:

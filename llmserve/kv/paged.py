@@ -12,7 +12,7 @@ from torch import Tensor
 from ..blocks import BlockPool
 from ..models.gpt2 import Config
 from ..request import Chunk
-from .base import Read, TensorCache, beyond, check_size, index
+from .base import Group, Read, TensorCache, beyond, check_size, index
 
 
 class PagedCache(TensorCache):
@@ -24,7 +24,8 @@ class PagedCache(TensorCache):
                 single-token rows in one masked call, prompts one by one;
                 "streamed": single tokens and short chunks in one compiled call, which reads the blocks
                 where they are (`models/streamed.py`); longer chunks as above
-    reserve, sharing   of the pool, see BlockPool
+    reserve     of the pool: see BlockPool
+    sharing     the same
     """
 
     FORMS: ClassVar = {"gathered": 1, "streamed": 128}
@@ -63,7 +64,7 @@ class PagedCache(TensorCache):
         end = chunk.start + chunk.num_tokens
         return self._gather([chunk.place[: -(-end // self.block_size)]], end)
 
-    def group(self, chunks: list[Chunk]) -> _DecodeGroup:
+    def group(self, chunks: list[Chunk]) -> Group:
         ends = [chunk.start + 1 for chunk in chunks]
         width = -(-max(ends) // self.block_size)
         # A shorter table is filled up with block 0: masked, whatever it holds.

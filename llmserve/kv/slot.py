@@ -11,7 +11,7 @@ from torch import Tensor
 from ..models.gpt2 import Config
 from ..pool import SlotPool
 from ..request import Chunk
-from .base import Read, TensorCache, beyond, check_size, index
+from .base import Group, Read, TensorCache, beyond, check_size, index
 
 
 class SlotCache(TensorCache):
@@ -49,7 +49,7 @@ class SlotCache(TensorCache):
         place, end = chunk.place, chunk.start + chunk.num_tokens
         return lambda layer: layer[place, :, :end][None]
 
-    def group(self, chunks: list[Chunk]) -> _DecodeGroup:
+    def group(self, chunks: list[Chunk]) -> Group:
         return _DecodeGroup(chunks, self.k, self.v)
 
 
