@@ -87,7 +87,7 @@ class Lab:
         return self._warm(cache, decode_chunks(max_num_seqs, max_model_len // 2))
 
     def paged_engine(self, num_blocks: int, block_size: int, max_model_len: int, **more: Any) -> Engine:
-        """The same with a paged cache; `more` as PagedCache takes it (attention, reserve, sharing)."""
+        """The same with a paged cache; `more` as PagedCache takes it (max_num_seqs, attention, reserve)."""
         model = self.model
         more = {"dtype": model.dtype, "device": model.device, **more}
         cache = PagedCache(model.config, num_blocks, block_size, max_model_len, **more)

@@ -41,6 +41,18 @@ def ragged_decode_chunks(contexts: Iterable[int]) -> list[Chunk]:
     return chunks
 
 
+def placed(engine: Engine, chunks: Iterable[Chunk]) -> list[Chunk]:
+    """The same chunks where a new pool of this engine puts them; ValueError if it has no room for all."""
+    pool, chunks = engine.new_pool(), list(chunks)
+    for chunk in chunks:
+        if pool.admit(chunk.sequence) is None:
+            raise ValueError(
+                f"{len(chunks)} sequences, the first of {len(chunk.sequence.token_ids)} tokens, do not fit "
+                f"{pool.total_tokens} tokens of cache memory; give the engine a smaller max_num_seqs, or more"
+            )
+    return [chunk._replace(place=pool.place(chunk.sequence)) for chunk in chunks]
+
+
 def in_turn(calls: Mapping[K, Callable[[], float]], repeats: int) -> dict[K, list[float]]:
     """Call everything in turn and keep the seconds that each call returns; the first is a warm-up."""
     seconds: dict[K, list[float]] = {name: [] for name in calls}
@@ -108,7 +120,7 @@ def full_batch_decode_step(engine: Engine, context: int, repeats: int = 40) -> f
     So much hangs on it that it is taken again, at most twice, while another process takes the CPU's
     time; the fastest of the medians counts.
     """
-    chunks, medians = decode_chunks(engine.max_num_seqs, context), []
+    chunks, medians = placed(engine, decode_chunks(engine.max_num_seqs, context)), []
     for _ in range(MOST_REDONE + 1):
         steps = [engine.step(chunks) for _ in range(repeats + 1)][1:]
         medians.append(median(step.seconds for step in steps))

@@ -22,6 +22,7 @@ from llmserve.measure import (
     thirds,
 )
 from llmserve.models.linear import PlainLinear
+from llmserve.pool import SlotPool
 from llmserve.profiling import PARTS, profile_steps
 from llmserve.request import Chunk, StepResult
 from llmserve.run import ChunkRow, Run, Step
@@ -88,6 +89,9 @@ class ScriptedEngine:
     """Three slots, and seconds and CPU shares as written down; `asked` are the batch sizes it was given."""
 
     max_num_seqs = 3
+
+    def new_pool(self) -> SlotPool:
+        return SlotPool(3, 16)
 
     def __init__(self, *tries: tuple[list[float], float | None]) -> None:
         self.script = iter([(taken, share) for seconds, share in tries for taken in seconds])

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 import torch
 from helpers.build import POLICIES, ask, events, finish, open_loop, plans, tokens_by_rule, unit_engine
-from helpers.tiny import generate, paged_engine, prompt_ids, slot_engine
+from helpers.tiny import generate, paged_engine, prompt_ids, slot_engine, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmserve.blocks import BlockPool
 from llmserve.costmodel import CostModel, SimulatedEngine
+from llmserve.engine import Engine
 from llmserve.kv import PagedCache
 from llmserve.loop import Loop, serve
 from llmserve.metrics import output_token_ids
-from llmserve.policies import Continuous, Mixed, Policy, Static
+from llmserve.policies import Chunked, Continuous, Mixed, Policy, Static
+from llmserve.race import race
 from llmserve.request import Request
 from llmserve.run import Run
 
@@ -98,6 +100,17 @@ def test_paged_logits_are_the_slot_caches_to_the_last_bits(expected: dict[str, l
             torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
             compared += 1
     assert compared > 90
+
+
+def test_policies_race_on_a_paged_engine_as_on_any_other() -> None:
+    network = tiny_model()
+    engines = [
+        Engine(network, PagedCache(network.config, 40, 4, 64, network.dtype, max_num_seqs=n)) for n in (2, 30)
+    ]
+    result = race([Continuous(2), Chunked(2, 9)], REQUESTS, engines[0])
+    assert not result.errors and set(result.runs) == {"Continuous(2)", "Chunked(2, 9)"}
+    with pytest.raises(ValueError, match="30 sequences, the first of 64 tokens, do not fit 160 tokens"):
+        race([Continuous(3)], REQUESTS, engines[1])
 
 
 # -- named cases -----------------------------------------------------------------------------------

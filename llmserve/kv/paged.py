@@ -26,6 +26,7 @@ class PagedCache(TensorCache):
                 where they are (`models/streamed.py`); longer chunks as above
     reserve     of the pool: see BlockPool
     sharing     the same
+    max_num_seqs   so many at once are a full batch; None: as many as there are blocks
     """
 
     FORMS: ClassVar = {"gathered": 1, "streamed": 128}
@@ -41,16 +42,13 @@ class PagedCache(TensorCache):
         attention: str = "gathered",
         reserve: int = 0,
         sharing: bool = True,
+        max_num_seqs: int | None = None,
     ) -> None:
-        self.num_blocks, self.block_size, self.reserve, self.sharing = (
-            num_blocks,
-            block_size,
-            reserve,
-            sharing,
-        )
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.reserve, self.sharing = reserve, sharing
         longest = self.new_pool().longest  # refuses bad sizes
         self.max_model_len = min(longest, config.max_positions) if max_model_len is None else max_model_len
-        self.max_num_seqs = num_blocks  # each needs one at least
+        self.max_num_seqs = max_num_seqs or num_blocks
         check_size(config, "num_blocks", num_blocks, self.max_model_len)
         super().__init__(config, num_blocks, block_size, dtype, device, attention)
 
