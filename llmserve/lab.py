@@ -54,7 +54,7 @@ class Lab:
         text = {"pretrained": "pretrained weights", "random": "random weights, so its text is gibberish"}
         return (
             f"**This run:** GPT-2 small ({text[self.weights]}), "
-            f"{s.dtype} on {s.device} with {s.threads} threads{products}; "
+            f"{s.dtype} on {s.device} with {s.threads} thread{'s' * (s.threads > 1)}{products}; "
             f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB; scale {scale}."
         )
 

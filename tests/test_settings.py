@@ -78,7 +78,8 @@ def test_scale_decides_sizes_and_rounds() -> None:
 def test_a_notebook_says_what_its_numbers_come_from() -> None:
     sentence = lab.Lab(Settings(weights="random", threads=2)).sentence
     assert "random weights" in sentence
-    assert "2 threads" in sentence
+    assert "2 threads;" in sentence
+    assert "1 thread;" in lab.Lab(Settings(weights="random", threads=1)).sentence
 
 
 def test_a_table_is_shown_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
