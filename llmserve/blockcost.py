@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -27,8 +28,8 @@ def step_seconds(
     In turn, so that a slow moment hits all alike. All caches lie in the same memory, since what a step
     costs does not depend on what numbers it reads: so the cache of one is not still at hand for the next.
     """
-    contexts = list(contexts)
-    length = max(contexts)
+    contexts, sizes = list(contexts), list(sizes)
+    length = math.lcm(*sizes) * -(-max(contexts) // math.lcm(*sizes))  # so that all blocks divide it
     slots = SlotCache(model.config, batch, length, model.dtype, model.device)
     for tensor in (slots.k, slots.v):
         tensor.fill_(0.5)  # memory that was never written is not read from memory either
@@ -36,7 +37,10 @@ def step_seconds(
     for form in ("gathered", "streamed"):
         if form == "gathered" or why_not_streamed(model.dtype, model.device, model.config.head_dim) is None:
             for size in sizes:
-                paged = _over(slots, model, batch * -(-length // size), size, form)
+                paged = PagedCache(
+                    model.config, batch * length // size, size, length, model.dtype, model.device, form
+                )
+                paged.lie_in(slots)
                 engines[f"{form}, blocks of {size}"] = (Engine(model, paged), size)
     calls = {}
     for name, (engine, size) in engines.items():
@@ -50,16 +54,6 @@ def step_seconds(
 
 def _seconds(engine: Engine, chunks: list[Chunk]) -> float:
     return engine.step(chunks).seconds
-
-
-def _over(slots: SlotCache, model: GPT2, num_blocks: int, size: int, form: str) -> PagedCache:
-    """A paged cache in the memory of the slots, or of its own where its blocks do not divide it."""
-    paged = PagedCache(
-        model.config, num_blocks, size, dtype=model.dtype, device=model.device, attention=form, sharing=False
-    )
-    if paged.k.numel() == slots.k.numel():
-        paged.k, paged.v = slots.k.view(paged.k.shape), slots.v.view(paged.v.shape)
-    return paged
 
 
 def scattered(chunks: Iterable[Chunk], size: int, num_blocks: int, seed: int = 0) -> list[Chunk]:

@@ -316,3 +316,15 @@ def test_a_plan_may_list_first_who_is_preempted_for_what_follows() -> None:
     assert events(run, "preempt")[0] == "B"
     dropped = next(i for i, step in enumerate(run.log) if [c.request_id for c in step.chunks] == ["A"])
     assert plans(run)[dropped][0][0] == "A"
+
+
+def test_two_caches_of_one_size_may_lie_in_the_same_memory_and_take_turns(
+    expected: dict[str, list[int]],
+) -> None:
+    slots, paged = slot_engine(4), paged_engine(4)
+    paged.cache.lie_in(slots.cache)
+    assert paged.cache.k.data_ptr() == slots.cache.k.data_ptr()
+    for engine in (slots, paged, slots, paged):
+        assert output_token_ids(serve(REQUESTS, Mixed(4), engine)) == expected
+    with pytest.raises(ValueError, match="make both caches of one size and dtype"):
+        paged_engine(3).cache.lie_in(slots.cache)

@@ -55,6 +55,15 @@ class TensorCache(ABC):
         self.k, self.v = (zeros(shape, dtype, device) for _ in range(2))
         self._spoiled: set[int] = set()
 
+    def lie_in(self, other: TensorCache) -> None:
+        """Take the memory of another cache of equal size, for runs that take turns; else ValueError."""
+        if self.k.numel() != other.k.numel() or self.k.dtype != other.k.dtype:
+            raise ValueError(
+                f"{self.k.numel()} numbers of {self.k.dtype} cannot lie where {other.k.numel()} of "
+                f"{other.k.dtype} do; make both caches of one size and dtype"
+            )
+        self.k, self.v = other.k.view(self.k.shape), other.v.view(self.v.shape)
+
     @abstractmethod
     def new_pool(self) -> Pool:
         """An empty pool for a new run."""
