@@ -88,8 +88,8 @@ class Lab:
 
     def paged_engine(self, num_blocks: int, block_size: int, max_model_len: int, **more: Any) -> Engine:
         """The same with a paged cache; `more` as PagedCache takes it (max_num_seqs, attention, reserve)."""
-        model = self.model
-        more = {"dtype": model.dtype, "device": model.device, **more}
+        model, attention = self.model, "streamed" if self.settings.products == "streamed" else "gathered"
+        more = {"dtype": model.dtype, "device": model.device, "attention": attention, **more}
         cache = PagedCache(model.config, num_blocks, block_size, max_model_len, **more)
         return self._warm(cache, scattered(decode_chunks(1, block_size), block_size, num_blocks))
 

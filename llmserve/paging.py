@@ -41,14 +41,15 @@ class MemoryUse:
 
 def memory_use(run: Run) -> MemoryUse:
     reserved = sum(step.reserved_tokens for step in run.log)
-    counts = [(end - start, running) for (start, _, running), (end, _, _) in pairwise(levels(run)) if running]
+    at = levels(run)
+    counts = [(end - start, running) for (start, _, running), (end, _, _) in pairwise(at) if running]
     busy = sum(seconds for seconds, _ in counts)
     lengths = {request.id: len(request.prompt_token_ids) for request in run.submitted}
     found = found_tokens(run)
     return MemoryUse(
         useful=sum(step.used_tokens for step in run.log) / reserved if reserved else 0.0,
         running=sum(seconds * running for seconds, running in counts) / busy if busy else 0.0,
-        most_running=max((running for _, _, running in levels(run)), default=0),
+        most_running=max((running for _, _, running in at), default=0),
         preemptions=sum(event.kind == "preempt" and event.detail == FULL_MEMORY for event in run.events),
         found=sum(found.values()),
         prompt_tokens=sum(lengths[name] for name in found),
