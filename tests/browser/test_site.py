@@ -51,6 +51,11 @@ def wrong(path: Path, address: str, pages: dict[Path, Links]) -> bool:
     return bool(anchor) and not is_setting and file in pages and unquote(anchor) not in pages[file].anchors
 
 
+def test_every_page_names_its_icon_so_that_no_browser_asks_for_another(site: Path) -> None:
+    without = [name for name in PAGES if 'rel="icon"' not in (site / name).read_text(encoding="utf-8")]
+    assert without == []
+
+
 def test_links_and_anchors_within_the_book_resolve(pages: dict[Path, Links]) -> None:
     found = {
         path.name: [a for a in links.addresses if wrong(path, a, pages)] for path, links in pages.items()
