@@ -45,8 +45,12 @@ class Complaints:
     def listen(self, page: Any) -> None:
         page.on("console", lambda one: one.type == "error" and self.found.append(f"console: {one.text}"))
         page.on("pageerror", lambda error: self.found.append(f"thrown: {error}"))
-        page.on("requestfailed", lambda one: self.found.append(f"failed: {one.url}"))
+        page.on("requestfailed", self.hear_of_failure)
         page.on("response", lambda one: one.status >= 400 and self.found.append(f"{one.status}: {one.url}"))
+
+    def hear_of_failure(self, request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # broken off by the page itself, which was left meanwhile
+            self.found.append(f"failed: {request.url}: {request.failure}")
 
 
 @pytest.fixture(scope="session")
