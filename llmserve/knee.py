@@ -9,11 +9,13 @@ from statistics import median
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .engine import Engine
 from .measure import in_turn, prefill_chunks, timed
 from .metrics import percentile
 from .models.gpt2 import GPT2
+from .models.linear import Linear
 
 Readings = Mapping[int, Sequence[float]]  # tokens -> seconds, one a turn
 
@@ -97,6 +99,12 @@ class Product:
         return 2 * rows * self.weights / median(self.readings[rows])
 
 
+def _multiply(products: Sequence[Linear], x: Tensor) -> None:
+    """All of them in turn; each result goes before the next one comes, as in a step."""
+    for product in products:
+        product(x)
+
+
 def product_curves(model: GPT2, rows: Sequence[int], repeats: int) -> list[Product]:
     """Each kind of weight product of the model, timed alone at so many rows, all layers' weights in turn."""
     h = model.config.hidden
@@ -112,7 +120,7 @@ def product_curves(model: GPT2, rows: Sequence[int], repeats: int) -> list[Produ
 
     def call(name: str, n: int) -> float:
         products, inner, _ = layers[name]
-        return timed(lambda: [product(inputs[n, inner]) for product in products])
+        return timed(lambda: _multiply(products, inputs[n, inner]))
 
     with torch.inference_mode():
         pairs = [(name, n) for name in layers for n in rows]

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from .engine import Engine
+from .memory import give_back
 from .metrics import SLO, Summary, summarise
 from .models.gpt2 import GPT2
 from .readings import Readings
@@ -61,6 +62,7 @@ def in_turn(calls: Mapping[K, Callable[[], float]], repeats: int) -> dict[K, lis
             taken = call()
             if turn:
                 seconds[name].append(taken)
+    give_back()
     return seconds
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Mapping
 from statistics import median
 from typing import TypeVar
 
-from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from .measure import timed
+from .memory import give_back
 from .models.streamed import ATTENTION, PRODUCT
 
 K = TypeVar("K", bound=Hashable)
@@ -29,9 +29,7 @@ _PART_OF = {
 }
 
 
-def profile_steps(
-    steps: Mapping[K, Callable[[], object]], vocab_size: int, repeats: int = 5
-) -> dict[K, dict[str, float]]:
+def profile_steps(steps: Mapping[K, Callable[[], object]], repeats: int = 5) -> dict[K, dict[str, float]]:
     """Seconds of each call of an engine's step by part (PARTS); on a CPU, where operations do not overlap.
 
     The steps are taken in turn, each once without and once with torch's profiler, so that a slow
@@ -40,12 +38,13 @@ def profile_steps(
     """
     whole: dict[K, list[float]] = {name: [] for name in steps}
     profiled: dict[K, list[dict[str, float]]] = {name: [] for name in steps}
-    for step in steps.values():
-        step()  # a warm-up
     for _ in range(repeats):
         for name, step in steps.items():
+            # A profiled step leaves freed memory in pieces: 100 MB of them after three.
+            give_back()
+            step()  # a warm-up: what was given back has to be taken again
             whole[name].append(timed(step))
-            profiled[name].append(_operations(step, vocab_size))
+            profiled[name].append(_operations(step))
     return {name: _by_part(whole[name], profiled[name]) for name in steps}
 
 
@@ -55,19 +54,18 @@ def _by_part(whole: list[float], profiled: list[dict[str, float]]) -> dict[str, 
     return parts
 
 
-def _operations(step: Callable[[], object], vocab_size: int) -> dict[str, float]:
+def _operations(step: Callable[[], object]) -> dict[str, float]:
     """Seconds of one step's operations by part, from the profiler."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+    # Without shapes: to write them down takes memory, and bit by bit.
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
-    parts = dict.fromkeys(PARTS, 0.0)
-    for event in profiler.events():
-        if event.cpu_parent is None and "::" in event.name:
-            parts[_part(event, vocab_size)] += event.cpu_time_total / 1e6
-    return parts
-
-
-def _part(event: FunctionEvent, vocab_size: int) -> str:
-    name, *outputs = event.name.split()
-    part = _PART_OF.get(name, "small operations")
-    sizes = [*map(int, outputs), *(size for shape in event.input_shapes for size in shape or [])]
-    return "vocabulary" if part == "weight products" and vocab_size in sizes else part
+    called = [event for event in profiler.events() if event.cpu_parent is None and "::" in event.name]
+    called.sort(key=lambda event: event.time_range.start)
+    parts = [_PART_OF.get(event.name, "small operations") for event in called]
+    if "weight products" in parts:
+        last = len(parts) - 1 - parts[::-1].index("weight products")
+        parts[last] = "vocabulary"  # the last product of a step
+    return {
+        part: sum(event.cpu_time_total for event, its in zip(called, parts, strict=True) if its == part) / 1e6
+        for part in PARTS
+    }

@@ -149,7 +149,7 @@ def test_every_reading_is_kept_but_the_warm_up() -> None:
 def test_the_parts_of_a_step_are_all_named_and_the_large_ones_found() -> None:
     engine, chunks = slot_engine(slots=4), decode_chunks(4, 6)
     calls = {name: lambda: engine.step(chunks) for name in "ab"}
-    by_step = profile_steps(calls, engine.vocab_size, repeats=2)
+    by_step = profile_steps(calls, repeats=2)
     assert list(by_step) == ["a", "b"]
     parts = by_step["b"]
     assert tuple(parts) == PARTS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,12 +64,13 @@ def gpt2_of(
     """Our GPT-2 from transformers' names. Takes the tensors out of `state`, so that none is held twice."""
     import torch
 
+    from ..memory import give_back
     from .gpt2 import GPT2
 
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     model = GPT2(config_of(config), state, dtype=dtype, device=device, linear=linear)
     state.clear()
-    _give_back_freed_memory()
+    give_back()
     return model
 
 
@@ -85,12 +84,6 @@ def source_model(weights: str = "auto") -> GPT2LMHeadModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return GPT2LMHeadModel(GPT2Config())
-
-
-def _give_back_freed_memory() -> None:
-    """glibc keeps about 100 MB of what the loader has freed; a small machine has a better use for it."""
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def config_of(config: GPT2Config) -> Config:

@@ -88,7 +88,7 @@ class StreamedLinear:
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         rows = x.shape[0]
         y = x.new_empty(rows, self.outputs)
-        with _named(f"{PRODUCT} {self.outputs}"):
+        with _named(PRODUCT):
             self.compiled.product(self._at, x.data_ptr(), x.stride(0), _address(residual), y.data_ptr(), rows)
         return y
 
