@@ -135,8 +135,8 @@ class Preemption:
     """A slot that was taken back.
 
     winner   who got the slot at once; None if nobody did
-    tokens   whose K and V were thrown away
-    seconds  that computing them again took: their part of those steps, by tokens
+    tokens   computed again for it: all whose K and V it threw away, but for those that prefix sharing found
+    seconds  that this took: their part of those steps, by tokens
     gain     seconds until the first of all others in a slot was done: without this one preemption the
              winner would have waited so long; nan if there is no other slot
     """
@@ -162,10 +162,12 @@ def preemptions(run: Run) -> list[Preemption]:
         _, _, _, place = admitted[who]
         then = [event for event in run.events[number + 1 :] if event.time == time]
         winner = next((e.request_id for e in then if (e.kind, e.detail) == ("admit", place)), None)
-        lost = sum(tokens for start, tokens, _ in _parts(run, who) if admitted[who].time <= start < time)
+        since = admitted[who].time
+        reached = max((part.end for part in _parts(run, who) if since <= part.time < time), default=0)
+        tokens, seconds = _again(run, who, time, reached)
         others = [ends[other] for other in _inside(run, time) - {winner} if other in ends]
         gain = min(others, default=math.nan) - time
-        found.append(Preemption(who, winner, time, lost, _again(run, who, time, lost), gain))
+        found.append(Preemption(who, winner, time, tokens, seconds, gain))
     return found
 
 
@@ -180,24 +182,40 @@ def _inside(run: Run, time: float) -> set[str]:
     return inside
 
 
-def _parts(run: Run, request_id: str) -> list[tuple[float, int, float]]:
-    """Of each step that computed for a request: its start, the request's tokens, seconds for one of them."""
+class _Part(NamedTuple):
+    """What one step computed for a request: its tokens from start to end, so many seconds each."""
+
+    time: float
+    start: int
+    end: int
+    for_one: float
+
+
+def _parts(run: Run, request_id: str) -> list[_Part]:
     return [
-        (step.start, chunk.num_tokens, step.seconds / sum(other.num_tokens for other in step.chunks))
+        _Part(
+            step.start,
+            chunk.start,
+            chunk.start + chunk.num_tokens,
+            step.seconds / sum(other.num_tokens for other in step.chunks),
+        )
         for step in run.log
         for chunk in step.chunks
         if chunk.request_id == request_id
     ]
 
 
-def _again(run: Run, request_id: str, time: float, tokens: int) -> float:
-    """Seconds that a request's first `tokens` tokens took after this time."""
-    seconds = 0.0
-    for start, computed, for_one in _parts(run, request_id):
-        if start >= time:
-            seconds += min(computed, tokens) * for_one
-            tokens -= min(computed, tokens)
-    return seconds
+def _again(run: Run, request_id: str, time: float, reached: int) -> tuple[int, float]:
+    """Of a request's tokens before `reached`: how many were computed after this time, in how many seconds.
+
+    Each counts the first time only, since a later preemption has a price of its own.
+    """
+    tokens, seconds, at = 0, 0.0, 0
+    for part in _parts(run, request_id):
+        if part.time >= time:
+            count = max(0, min(part.end, reached) - max(part.start, at))
+            tokens, seconds, at = tokens + count, seconds + count * part.for_one, max(at, part.end)
+    return tokens, seconds
 
 
 class Slice(NamedTuple):

@@ -18,8 +18,10 @@ from llmserve.blocks import BlockPool
 from llmserve.costmodel import CostModel, SimulatedEngine
 from llmserve.engine import Engine
 from llmserve.kv import PagedCache
+from llmserve.life import preemptions
 from llmserve.loop import Loop, serve
 from llmserve.metrics import output_token_ids
+from llmserve.paging import recomputed_tokens
 from llmserve.policies import Chunked, Continuous, Mixed, Policy, Static
 from llmserve.race import race
 from llmserve.request import Request
@@ -297,6 +299,8 @@ def test_everyone_ends_once_with_its_own_tokens_and_all_blocks_come_back(world: 
         [request] = [request for request in requests if request.id == name]
         alone = tokens_by_rule(request, 13, 3)
         assert tokens == (alone[: len(tokens)] if name in gone else alone)
+    again = sum(recomputed_tokens(loop.run).values())
+    assert sum(one.tokens for one in preemptions(loop.run)) == again, "the price of each, and of all"
 
 
 @given(worlds())

@@ -10,6 +10,7 @@ from helpers.tiny import tiny_model
 
 from llmserve.blockcost import return_seconds, scattered, step_seconds
 from llmserve.blocks import BlockPool
+from llmserve.life import preemptions
 from llmserve.loop import serve
 from llmserve.measure import decode_chunks
 from llmserve.paging import behind, found_tokens, memory_use, recomputed_tokens
@@ -30,6 +31,16 @@ def test_what_is_computed_again_after_a_preemption() -> None:
     use = memory_use(alone)
     assert recomputed_tokens(alone) == {"A": 0, "B": 48}, "34 of the prompt and 14 of the output"
     assert (use.preemptions, use.recomputed, use.found, use.most_running) == (1, 48, 0, 2)
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+def test_the_price_of_a_preemption_is_what_is_really_computed_again(sharing: bool) -> None:
+    tight = run(TWO, Continuous(2), 7, sharing)
+    (one,) = preemptions(tight)
+    assert (one.request_id, one.winner, one.tokens) == ("B", None, 16 if sharing else 48)
+    # B returns alone, with 49 tokens: each takes its part of a step of 1 s and more.
+    (back,) = [step for step in tight.log if step.start == one.time + one.gain]
+    assert one.seconds == one.tokens * back.seconds / (one.tokens + 1)
 
 
 def test_what_it_finds_of_itself_is_neither_recomputed_nor_a_hit() -> None:
