@@ -162,9 +162,9 @@ def preemptions(run: Run) -> list[Preemption]:
         _, _, _, place = admitted[who]
         then = [event for event in run.events[number + 1 :] if event.time == time]
         winner = next((e.request_id for e in then if (e.kind, e.detail) == ("admit", place)), None)
-        since = admitted[who].time
-        reached = max((part.end for part in _parts(run, who) if since <= part.time < time), default=0)
-        tokens, seconds = _again(run, who, time, reached)
+        parts, since = _parts(run, who), admitted[who].time
+        reached = max((part.end for part in parts if since <= part.time < time), default=0)
+        tokens, seconds = _again([part for part in parts if part.time >= time], reached)
         others = [ends[other] for other in _inside(run, time) - {winner} if other in ends]
         gain = min(others, default=math.nan) - time
         found.append(Preemption(who, winner, time, tokens, seconds, gain))
@@ -205,16 +205,15 @@ def _parts(run: Run, request_id: str) -> list[_Part]:
     ]
 
 
-def _again(run: Run, request_id: str, time: float, reached: int) -> tuple[int, float]:
-    """Of a request's tokens before `reached`: how many were computed after this time, in how many seconds.
+def _again(after: list[_Part], reached: int) -> tuple[int, float]:
+    """Of a request's tokens before `reached`: how many were computed after a preemption, in how many seconds.
 
     Each counts the first time only, since a later preemption has a price of its own.
     """
     tokens, seconds, at = 0, 0.0, 0
-    for part in _parts(run, request_id):
-        if part.time >= time:
-            count = max(0, min(part.end, reached) - max(part.start, at))
-            tokens, seconds, at = tokens + count, seconds + count * part.for_one, max(at, part.end)
+    for part in after:
+        count = max(0, min(part.end, reached) - max(part.start, at))
+        tokens, seconds, at = tokens + count, seconds + count * part.for_one, max(at, part.end)
     return tokens, seconds
 
 

@@ -60,12 +60,10 @@ def _operations(step: Callable[[], object]) -> dict[str, float]:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
     called = [event for event in profiler.events() if event.cpu_parent is None and "::" in event.name]
-    called.sort(key=lambda event: event.time_range.start)
-    parts = [_PART_OF.get(event.name, "small operations") for event in called]
-    if "weight products" in parts:
-        last = len(parts) - 1 - parts[::-1].index("weight products")
-        parts[last] = "vocabulary"  # the last product of a step
-    return {
-        part: sum(event.cpu_time_total for event, its in zip(called, parts, strict=True) if its == part) / 1e6
-        for part in PARTS
-    }
+    products = [event for event in called if _PART_OF.get(event.name) == "weight products"]
+    vocabulary = max(products, key=lambda event: event.time_range.start, default=None)  # a step's last one
+    parts = dict.fromkeys(PARTS, 0.0)
+    for event in called:
+        part = "vocabulary" if event is vocabulary else _PART_OF.get(event.name, "small operations")
+        parts[part] += event.cpu_time_total / 1e6
+    return parts
